@@ -300,9 +300,10 @@ static mx_status take_gradient(lua_State *L, mx_vjp *v, int i, int at)
     if (!g || !g->storage || g->released || !mx_dtype_is_real(g->dtype) || !mx_shape_equal(&g->shape, &x->shape))
         return mx_fail(MX_ERR_SHAPE, "%s: result %d of backward is %s; expected nil, or a gradient for %s",
                        frame_of(v->call)->name, i + 1, g ? mx_tensor_text(g) : luaL_typename(L, at), mx_tensor_text(x));
-    mx_scope_keep(g);
     v->grad[i] = mx_retain(g);
-    return mx_grad_cast(&v->grad[i], mx_vjp_dtype(v, i));
+    MX_TRY(mx_grad_cast(&v->grad[i], mx_vjp_dtype(v, i)));
+    mx_scope_keep(v->grad[i]); /* a cast has made another tensor */
+    return MX_OK;
 }
 
 static mx_status run_backward(lua_State *L, mx_vjp *v)

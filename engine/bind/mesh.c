@@ -54,7 +54,12 @@ static int check_axis_list(lua_State *L, int i, mx_axis *axes)
         lua_pop(L, 1);
     }
     lua_pop(L, 1);
-    return n;
+    if (n > 0)
+        return n;
+    lua_pushnil(L);
+    if (lua_next(L, i) != 0)
+        luaL_argerror(L, i, "axes are a list, such as {{name = 'data', ici = mx.ranks()}}");
+    return 0;
 }
 
 static int check_layout(lua_State *L, mx_axis *axes)
@@ -161,13 +166,16 @@ static int prefetch(lua_State *L)
     return 0;
 }
 
-/* mx.reduce_gradient(t, axes or nil) -> t: from now on backward all-reduces the gradient of the leaf t over these axes
- * in the background, as soon as it is complete (nil: no longer). Not collective, but backward then is. */
+/* mx.reduce_gradient(t, axes) -> t: from now on backward all-reduces the gradient of the leaf t over these axes (nil:
+ * all ranks) in the background, as soon as it is complete; false ends that. Not collective, but backward then is. */
 static int reduce_gradient(lua_State *L)
 {
     mx_tensor *t = mxl_check_tensor(L, 1);
     luaL_argcheck(L, t->requires_grad && !t->node, 1, "a leaf that requires a gradient is expected");
-    t->reduce_axes = lua_isnoneornil(L, 2) ? 0 : mxl_check_axes(L, 2);
+    bool is_off = lua_isboolean(L, 2) && !lua_toboolean(L, 2);
+    t->reduce_axes = is_off ? 0 : mxl_check_axes(L, 2);
+    if (t->reduce_axes == 0 && !is_off)
+        t->reduce_axes = MX_ALL_RANKS;
     lua_settop(L, 1);
     return 1;
 }

@@ -450,7 +450,7 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
         variadic = variadic || strstr(op->inputs[named], "...");
     for (int i = 1; i <= n; i++) {
         int type = lua_type(L, i);
-        bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && (variadic || i <= named));
+        bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && !variadic && i <= named);
         if (is_input)
             continue;
         if (variadic && type == LUA_TTABLE && is_empty(L, i))

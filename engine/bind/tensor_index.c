@@ -233,12 +233,37 @@ static _Noreturn void bad_index(lua_State *L)
     abort(); /* not reached */
 }
 
-/* Fails if mx has a function of this name that is no method, such as mx.backward. */
+/* Whether the module mx at stack index `mx` has a function of this name, or loads one when it is first used. */
+static bool has_function(lua_State *L, int mx, const char *name)
+{
+    lua_pushstring(L, name);
+    if (lua_rawget(L, mx) == LUA_TFUNCTION)
+        return true;
+    return luaL_getmetafield(L, mx, "functions") == LUA_TTABLE && lua_getfield(L, -1, name) != LUA_TNIL;
+}
+
+/* Whether mx.help says what to write instead of this name. */
+static bool is_elsewhere(lua_State *L, int mx, const char *name)
+{
+    if (luaL_getmetafield(L, mx, "is_elsewhere") != LUA_TFUNCTION)
+        return false;
+    lua_pushstring(L, name);
+    lua_call(L, 1, 1);
+    return lua_toboolean(L, -1);
+}
+
+/* Fails if mx has a function of this name that is no method, such as mx.backward, or says what to write instead. */
 static void suggest_function(lua_State *L, const char *name)
 {
     luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-    if (lua_getfield(L, -1, "mx.core") == LUA_TTABLE && lua_getfield(L, -1, name) == LUA_TFUNCTION)
+    bool is_loaded = lua_getfield(L, -1, "mx") == LUA_TTABLE;
+    int mx = lua_gettop(L);
+    if (is_loaded && has_function(L, mx, name))
         mxl_try(L, mx_fail(MX_ERR_VALUE, "a tensor has no method '%s'; use mx.%s(t)", name, name));
+    if (is_loaded && is_elsewhere(L, mx, name))
+        mxl_try(L,
+                mx_fail(MX_ERR_VALUE, "a tensor has no method '%s'; print(mx.help \"%s\") says what to write instead",
+                        name, name));
     lua_settop(L, 2);
 }
 

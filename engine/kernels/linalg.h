@@ -18,4 +18,10 @@ mx_status mx_linalg_solve(mx_dtype dtype, int64_t n, int64_t k, bool trans, cons
  * the order of a leading minor that is not positive: then l has no values. */
 void mx_linalg_cholesky(mx_dtype dtype, int64_t n, const void *a, void *l, int64_t *bad);
 
+/* The eigenvalues w (n) of a symmetric a, ascending, and its eigenvectors as the columns of v (n, n), of which the
+ * greatest component is positive. The lower triangle of a is read. *bad: 0, -1 if
+ * there is a NaN or an infinity, or how many did not converge: then w and v have no values. MX_ERR_MEMORY: no scratch
+ * of a few times the size of a. */
+mx_status mx_linalg_eigh(mx_dtype dtype, int64_t n, const void *a, void *w, void *v, int64_t *bad);
+
 #endif

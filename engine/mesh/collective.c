@@ -3,7 +3,11 @@
  * Gradients. If all ranks of an axis hold the same value, each rank's gradient is that of the one loss; if they hold
  * different values, it is the gradient of the rank's own value. Three rules follow. A sum that all ranks use alike
  * passes its gradient on unchanged (all_reduce with grad = "same"). A value that the ranks use differently needs the
- * sum of their gradients (fan_out, all_gather). Gradients of moved parts move back. */
+ * sum of their gradients (fan_out, all_gather). Gradients of moved parts move back.
+ *
+ * Gradients of gradients follow the same rules: each gradient is an operation whose own gradient is the one before.
+ * That of a sum that all ranks use alike is then fan_out: equal values, which become the gradients of different ones.
+ */
 #include "mesh/collective_op.h"
 
 #include <string.h>
@@ -149,6 +153,19 @@ static mx_status all_reduce_vjp(mx_vjp *v)
     return MX_OK;
 }
 
+static mx_status all_reduce_recorded(mx_vjp *v)
+{
+    const mx_collective_attr *a = mx_collective_attrs(v->call), alike = {.axis = a->axis};
+    mx_tensor *fanned = NULL;
+    if (a->op == MX_COLLECTIVE_MAX || a->grad == 1)
+        return all_reduce_vjp(v);
+    MX_TRY(mx_collective_apply(&mx_op_fan_out, v->out_grad[0], &alike, &fanned));
+    double scale = a->op == MX_COLLECTIVE_MEAN ? 1.0 / mx_collective_size(v->call) : 1;
+    mx_status status = mx_collective_scale(fanned, scale, &v->grad[0]);
+    mx_release(fanned);
+    return status;
+}
+
 static const mx_attr all_reduce_attrs[] = {
     MX_COLLECTIVE_AXIS,
     MX_COLLECTIVE_OP,
@@ -172,6 +189,7 @@ const mx_op mx_op_all_reduce = {
     .cost = all_reduce_cost,
     .host = all_reduce_host,
     .vjp = all_reduce_vjp,
+    .vjp_recorded = all_reduce_recorded,
 };
 
 const mx_op mx_op_all_reduce_ = {
@@ -224,6 +242,7 @@ const mx_op mx_op_fan_out = {
     .cost = fan_out_cost,
     .host = fan_out_host,
     .vjp = fan_out_vjp,
+    .vjp_recorded = fan_out_vjp,
 };
 
 /* ---- all_to_all ---- */
@@ -291,6 +310,7 @@ const mx_op mx_op_all_to_all = {
     .cost = all_to_all_cost,
     .host = all_to_all_host,
     .vjp = all_to_all_vjp,
+    .vjp_recorded = all_to_all_vjp,
 };
 
 const mx_op mx_op_all_to_all_ = {
@@ -356,6 +376,7 @@ const mx_op mx_op_collective_permute = {
     .cost = permute_cost,
     .host = permute_host,
     .vjp = permute_vjp,
+    .vjp_recorded = permute_vjp,
 };
 
 const mx_op mx_op_collective_permute_ = {
@@ -406,6 +427,18 @@ static mx_status broadcast_vjp(mx_vjp *v)
     return mx_tensor_fill(v->grad[0], 0);
 }
 
+/* All ranks take part in the gradient of the sum, so that of the others depends on it, too. */
+static mx_status broadcast_recorded(mx_vjp *v)
+{
+    const mx_collective_attr *a = mx_collective_attrs(v->call);
+    const mx_collective_attr back = {.axis = a->axis, .dtype = -1, .grad = 1};
+    mx_tensor *sum = NULL;
+    MX_TRY(mx_collective_apply(&mx_op_all_reduce, v->out_grad[0], &back, &sum));
+    mx_status status = mx_collective_scale(sum, mx_mesh_index(a->axis) == a->root, &v->grad[0]);
+    mx_release(sum);
+    return status;
+}
+
 static const mx_attr broadcast_attrs[] = {
     MX_COLLECTIVE_AXIS,
     {"root", MX_ATTR_INT, offsetof(mx_collective_attr, root), 0, NULL,
@@ -427,6 +460,7 @@ const mx_op mx_op_broadcast = {
     .cost = broadcast_cost,
     .host = broadcast_host,
     .vjp = broadcast_vjp,
+    .vjp_recorded = broadcast_recorded,
 };
 
 const mx_op mx_op_broadcast_ = {

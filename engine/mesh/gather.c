@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+/* The option `grad` of all_gather. */
+enum { DIFFERENTLY, ALIKE };
+
 /* The size of x along dim. */
 static int64_t length_of(const mx_call *call) { return call->in[0]->shape.size[mx_collective_attrs(call)->dim]; }
 
@@ -46,7 +49,7 @@ static mx_status shard_vjp(mx_vjp *v)
 {
     const mx_collective_attr *a = mx_collective_attrs(v->call);
     const mx_collective_attr back = {
-        .axis = a->axis, .dim = a->dim, .length = length_of(v->call), .dtype = (int)mx_vjp_dtype(v, 0)};
+        .axis = a->axis, .dim = a->dim, .length = length_of(v->call), .dtype = (int)mx_vjp_dtype(v, 0), .grad = ALIKE};
     return mx_collective_apply(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
 }
 
@@ -65,6 +68,7 @@ const mx_op mx_op_shard = {
     .cost = shard_cost,
     .host = shard_host,
     .vjp = shard_vjp,
+    .vjp_recorded = shard_vjp,
 };
 
 /* ---- all_gather ---- */
@@ -201,9 +205,10 @@ mx_status mx_collective_leaf_done(mx_tensor *t)
         mx_release(t->grad);
         t->grad = narrow;
     }
-    const mx_collective_attr a = {.axis = t->reduce_axes, .async = mx_comm.async_all_reduce};
+    const mx_axes axes = t->reduce_axes & MX_ALL_RANKS ? 0 : t->reduce_axes;
+    const mx_collective_attr a = {.axis = axes, .async = mx_comm.async_all_reduce};
     MX_TRY(mx_apply(&mx_op_all_reduce_, &t->grad, 1, MX_ATTRS(a), NULL));
-    t->grad->reduce_axes = mx_mesh_size(a.axis) > 1 ? a.axis : 0;
+    t->grad->reduce_axes = mx_mesh_size(axes) > 1 ? t->reduce_axes : 0;
     return MX_OK;
 }
 
@@ -226,7 +231,7 @@ static mx_status slice_own(mx_vjp *v, const mx_collective_attr *a)
 static mx_status all_gather_vjp(mx_vjp *v)
 {
     const mx_collective_attr *a = mx_collective_attrs(v->call);
-    if (a->grad == 1)
+    if (a->grad == ALIKE)
         return slice_own(v, a);
     const mx_collective_attr back = {
         .axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0), .async = a->async_grad};
@@ -261,6 +266,7 @@ const mx_op mx_op_all_gather = {
     .cost = all_gather_cost,
     .host = all_gather_host,
     .vjp = all_gather_vjp,
+    .vjp_recorded = all_gather_vjp,
 };
 
 static mx_status split_in_place_infer(mx_call *call)
@@ -343,6 +349,7 @@ const mx_op mx_op_reduce_scatter = {
     .cost = reduce_scatter_cost,
     .host = reduce_scatter_host,
     .vjp = reduce_scatter_vjp,
+    .vjp_recorded = reduce_scatter_vjp,
 };
 
 const mx_op mx_op_reduce_scatter_ = {

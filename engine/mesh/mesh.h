@@ -24,6 +24,9 @@ int64_t mx_axes_rank(const mx_axis *axes, int n, const int *coordinate);
 /* A set of axes as a bit mask; 0 means all ranks. */
 typedef uint32_t mx_axes;
 
+/* All ranks in mx_tensor.reduce_axes, where 0 means none. */
+#define MX_ALL_RANKS (1u << 31)
+
 /* The mesh of a device. The functions below use the mesh of the current device. */
 struct mx_mesh_state {
     mx_axis axes[MX_MAX_AXES];

@@ -158,4 +158,5 @@ const mx_op mx_op_all_to_all_rows = {
     .cost = cost,
     .host = host,
     .vjp = vjp,
+    .vjp_recorded = vjp,
 };

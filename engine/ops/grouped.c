@@ -4,6 +4,7 @@
 #include "core/element.h"
 #include "kernels/shape.h"
 #include "ops/rows.h"
+#include "ops/terms.h"
 
 #include <stdlib.h>
 
@@ -226,6 +227,7 @@ const mx_op mx_op_grouped_matmul = {
     .cost = cost_grouped,
     .host = host_grouped,
     .vjp = vjp_grouped,
+    .vjp_recorded = vjp_grouped,
 };
 
 /* ---- the gradient of the biases ---- */
@@ -252,6 +254,24 @@ static mx_status host_column_sum(mx_call *call)
     return MX_OK;
 }
 
+/* To each row the gradient of its group's sum; 0 to rows beyond the sum of counts. */
+static mx_status vjp_column_sum(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const mx_tensor *x = call->in[0];
+    const grouped_attr dtype = {.dtype = (int)mx_vjp_dtype(v, 0)};
+    mx_shape column = {2, {x->shape.size[0], 1}}, rows = {3, {mx_count(call->in[1]), 1, x->shape.size[1]}};
+    mx_tensor *ones = NULL, *dx = NULL;
+    mx_terms s = {.n = 0};
+    mx_term_keep(&s, mx_apply_full(&column, MX_F32, 1, &ones), &ones);
+    mx_tensor *sums = mx_term_reshape(&s, v->out_grad[0], &rows);
+    if (sums)
+        s.status = mx_apply(&mx_op_grouped_matmul, (mx_tensor *[]){ones, sums, call->in[1]}, 3, MX_ATTRS(dtype), &dx);
+    mx_status status = s.status;
+    mx_terms_release(&s);
+    return dx ? mx_give_grad(v, 0, dx) : status;
+}
+
 const mx_op mx_op_grouped_column_sum = {
     .name = "grouped_column_sum",
     .doc = "for each group, the sum of its rows of x (rows, n) -> f32 (groups, n): the first counts[1] rows, the next "
@@ -259,9 +279,12 @@ const mx_op mx_op_grouped_column_sum = {
     .inputs = (const char *const[]){"x", "counts", NULL},
     .n_out = 1,
     .n_results = 1,
+    .reads_in = 2,
     .infer = infer_column_sum,
     .cost = cost_column_sum,
     .host = host_column_sum,
+    .vjp = vjp_column_sum,
+    .vjp_recorded = vjp_column_sum,
 };
 
 /* ---- the gradient of w: for each group the transposed rows of a times those of b ---- */
@@ -327,6 +350,21 @@ static mx_cost cost_grouped_grad(const mx_call *call)
 
 static mx_status host_grouped_grad(mx_call *call) { return sum_groups(call, 0, call->out[0], false); }
 
+/* Of a, the rows of b times the transposed gradient of their group; of b, those of a times it. */
+static mx_status vjp_grouped_grad(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    for (int i = 0; i < 2; i++) {
+        const grouped_attr attr = {.trans_b = i == 0, .dtype = (int)mx_vjp_dtype(v, i)};
+        mx_tensor *in[] = {call->in[1 - i], v->out_grad[0], call->in[2]}, *grad = NULL;
+        if (!v->want[i])
+            continue;
+        MX_TRY(mx_apply(&mx_op_grouped_matmul, in, 3, MX_ATTRS(attr), &grad));
+        MX_TRY(mx_give_grad(v, i, grad));
+    }
+    return MX_OK;
+}
+
 const mx_op mx_op_grouped_matmul_grad = {
     .name = "grouped_matmul_grad",
     .doc = "for each group, its rows of a (rows, k) transposed times those of b (rows, n) -> (groups, k, n); 0 for a "
@@ -338,9 +376,12 @@ const mx_op mx_op_grouped_matmul_grad = {
                                 "dtype of the result, f32 (the default) or bf16"},
                                {0}},
     .attr_bytes = sizeof(grouped_attr),
+    .reads_in = 1 | 2 | 4,
     .infer = infer_grouped_grad,
     .cost = cost_grouped_grad,
     .host = host_grouped_grad,
+    .vjp = vjp_grouped_grad,
+    .vjp_recorded = vjp_grouped_grad,
 };
 
 static mx_status infer_grouped_acc(mx_call *call)

@@ -1,4 +1,4 @@
-/* Systems of linear equations and Cholesky factors: mx.linalg. */
+/* Systems of linear equations, Cholesky factors and eigenvectors: mx.linalg. */
 #include "kernels/linalg.h"
 
 #include "ops/rows.h"
@@ -206,4 +206,96 @@ const mx_op mx_op_linalg_cholesky = {
     .host = host_cholesky,
     .vjp = vjp_cholesky,
     .vjp_recorded = vjp_cholesky,
+};
+
+/* ---- eigenvectors of symmetric matrices ---- */
+
+static mx_status infer_eigh(mx_call *call)
+{
+    MX_TRY(want_matrices(call));
+    mx_shape rows = mx_shape_of_rows(call->in[0]);
+    MX_TRY(mx_out(call, 0, call->in[0]->dtype, &rows));
+    return mx_out(call, 1, call->in[0]->dtype, &call->in[0]->shape);
+}
+
+static mx_cost cost_eigh(const mx_call *call)
+{
+    return mx_cost_of(call, 9 * (double)mx_row_width(call->in[0]) * (double)mx_count(call->in[0]));
+}
+
+static mx_status host_eigh(mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    int64_t n = mx_row_width(a), element = (int64_t)mx_dtype_bytes(a->dtype), bad = 0;
+    for (int64_t i = 0; n > 0 && i < mx_count(a) / (n * n); i++) {
+        int64_t from = i * n * n * element;
+        MX_TRY(mx_linalg_eigh(a->dtype, n, (const char *)mx_data(a) + from,
+                              (char *)mx_data(call->out[0]) + i * n * element, (char *)mx_data(call->out[1]) + from,
+                              &bad));
+        if (bad != 0)
+            return mx_bad_value(call, "%s %s", which(call, i, (char[48]){0}),
+                                bad < 0 ? "has NaN or infinities" : "has eigenvalues that LAPACK does not find");
+    }
+    return MX_OK;
+}
+
+/* 1 / (w[j] - w[i]) for i != j, else 0. Equal eigenvalues give infinities: their eigenvectors are not unique. */
+static mx_tensor *inverse_gaps(mx_terms *s, mx_tensor *w, const mx_shape *square)
+{
+    mx_shape row = *square, column = *square;
+    row.size[square->n_dims - 2] = column.size[square->n_dims - 1] = 1;
+    const struct {
+        int64_t diagonal;
+    } above = {1}, below = {-1};
+    mx_tensor *gaps = mx_term_sub(s, mx_term_reshape(s, w, &row), mx_term_reshape(s, w, &column));
+    mx_tensor *ones = mx_term_affine(s, gaps, 0, 1);
+    mx_tensor *others = mx_term_add(s, mx_term(s, &mx_op_triu, MX_ATTRS(above), ones, NULL, NULL),
+                                    mx_term(s, &mx_op_tril, MX_ATTRS(below), ones, NULL, NULL));
+    mx_tensor *diagonal = mx_term_affine(s, others, -1, 1);
+    return mx_term_mul(s, others, mx_term_pow(s, mx_term_add(s, gaps, mx_term_constant(s, diagonal)), -1));
+}
+
+static mx_tensor *product(mx_terms *s, mx_tensor *a, mx_tensor *b, bool trans_a, bool trans_b)
+{
+    mx_tensor *y = NULL;
+    return a && b && mx_term_keep(s, mx_apply_matmul(a, b, trans_a, trans_b, &y), &y) ? y : NULL;
+}
+
+/* da is the symmetric part of v (diag(dw) + gaps (v^T dv)) v^T, gaps being inverse_gaps. */
+static mx_status vjp_eigh(mx_vjp *vjp)
+{
+    mx_tensor *w = vjp->call->out[0], *v = vjp->call->out[1], *left = NULL;
+    const mx_shape *square = &v->shape;
+    mx_shape row = *square;
+    row.size[square->n_dims - 2] = 1;
+    mx_terms s = {.n = 0};
+    if (vjp->out_grad[0])
+        left = mx_term_mul(&s, v, mx_term_reshape(&s, mx_term_cast(&s, vjp->out_grad[0], w->dtype), &row));
+    if (vjp->out_grad[1] && s.status == MX_OK) {
+        mx_tensor *dv = mx_term_cast(&s, vjp->out_grad[1], v->dtype);
+        mx_tensor *inner = mx_term_mul(&s, inverse_gaps(&s, w, square), product(&s, v, dv, true, false));
+        mx_tensor *part = product(&s, v, inner, false, false);
+        left = left ? mx_term_add(&s, left, part) : part;
+    }
+    mx_tensor *da = product(&s, left, v, false, true);
+    da = mx_term_affine(&s, mx_term_add(&s, da, transposed(&s, da)), 0.5, 0);
+    mx_status status = da ? mx_give_grad(vjp, 0, mx_retain(da)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_linalg_eigh = {
+    .name = "linalg_eigh",
+    .doc = "eigenvalues (..., n) of symmetric a (..., n, n), ascending, and eigenvectors as columns (..., n, n), whose "
+           "greatest component is positive; f32 or f64; the lower triangle is read. Equal eigenvalues: no gradient of "
+           "eigenvectors",
+    .inputs = (const char *const[]){"a", NULL},
+    .n_out = 2,
+    .n_results = 2,
+    .reads_out = 1 << 0 | 1 << 1,
+    .infer = infer_eigh,
+    .cost = cost_eigh,
+    .host = host_eigh,
+    .vjp = vjp_eigh,
+    .vjp_recorded = vjp_eigh,
 };

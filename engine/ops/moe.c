@@ -1,6 +1,6 @@
 /* Mixture of experts: routing of tokens, and the way of their rows to experts and back. The products of experts are in
  * grouped.c. */
-#include "kernels/moe.h"
+#include "ops/moe.h"
 
 #include "kernels/embedding.h"
 
@@ -11,21 +11,12 @@
 
 /* ---- moe_route ---- */
 
-typedef struct route_attr {
-    int64_t top;
-    int score, normalize, group_score; /* normalize, group_score: choices */
-    double scale;
-    int64_t groups, top_groups;
-    mx_seed seed;
-    int64_t offset;
-} route_attr;
-
 static const char *const scores[] = {"topk_softmax", "softmax_topk", "sigmoid", "random", NULL};
 static const char *const group_scores[] = {"sum_of_two", "max", NULL};
 
 static mx_route route_of(const mx_call *call, const mx_tensor *logits, const mx_tensor *bias)
 {
-    const route_attr *a = mx_call_attr(call);
+    const mx_route_attr *a = mx_call_attr(call);
     return (mx_route){.tokens = mx_row_count(logits),
                       .experts = mx_row_width(logits),
                       .top = (int)a->top,
@@ -43,7 +34,7 @@ static mx_route route_of(const mx_call *call, const mx_tensor *logits, const mx_
 
 static mx_status check_groups(const mx_call *call, int64_t experts)
 {
-    const route_attr *a = mx_call_attr(call);
+    const mx_route_attr *a = mx_call_attr(call);
     if (a->groups < 1 || a->groups > MX_MAX_TOP || experts % a->groups != 0)
         return mx_bad_value(call, "groups = %lld; expected 1 .. %d equal groups of the %lld experts",
                             (long long)a->groups, MX_MAX_TOP, (long long)experts);
@@ -58,7 +49,7 @@ static mx_status check_groups(const mx_call *call, int64_t experts)
 
 static mx_status check_route(const mx_call *call, const mx_tensor *logits)
 {
-    const route_attr *a = mx_call_attr(call);
+    const mx_route_attr *a = mx_call_attr(call);
     int64_t experts = mx_row_width(logits);
     if (experts < 1 || experts > MX_MAX_EXPERTS)
         return mx_bad_shape(call, "logits must have 1 .. %d columns, the experts", MX_MAX_EXPERTS);
@@ -72,7 +63,7 @@ static mx_status check_route(const mx_call *call, const mx_tensor *logits)
 
 static mx_status infer_route(mx_call *call)
 {
-    const route_attr *a = mx_call_attr(call);
+    const mx_route_attr *a = mx_call_attr(call);
     const mx_tensor *logits = call->in[0];
     mx_shape bias = mx_vector(0), shape = logits->shape;
     MX_TRY(mx_want_rows(call, 0));
@@ -90,7 +81,7 @@ static mx_status infer_route(mx_call *call)
 /* An exponential and a comparison a choice for each expert. */
 static mx_cost cost_route(const mx_call *call)
 {
-    double work = 10.0 + (double)((const route_attr *)mx_call_attr(call))->top;
+    double work = 10.0 + (double)((const mx_route_attr *)mx_call_attr(call))->top;
     return mx_cost_of(call, work * (double)mx_count(call->in[0]));
 }
 
@@ -112,18 +103,19 @@ static mx_status vjp_route(mx_vjp *v)
 }
 
 static const mx_attr route_attrs[] = {
-    {"top", MX_ATTR_INT, offsetof(route_attr, top), NAN, NULL, "experts of each token"},
-    {"score", MX_ATTR_ENUM, offsetof(route_attr, score), 0, scores,
+    {"top", MX_ATTR_INT, offsetof(mx_route_attr, top), NAN, NULL, "experts of each token"},
+    {"score", MX_ATTR_ENUM, offsetof(mx_route_attr, score), 0, scores,
      "weights: topk_softmax, of the chosen logits; softmax_topk, of all; sigmoid; random: any experts, equal weights"},
-    {"normalize", MX_ATTR_BOOL, offsetof(route_attr, normalize), 0, NULL, "divide the weights of a token by their sum"},
-    {"scale", MX_ATTR_FLOAT, offsetof(route_attr, scale), 1, NULL, "factor of the weights"},
-    {"groups", MX_ATTR_INT, offsetof(route_attr, groups), 1, NULL, "equal groups of neighbouring experts"},
-    {"top_groups", MX_ATTR_INT, offsetof(route_attr, top_groups), 1, NULL,
+    {"normalize", MX_ATTR_BOOL, offsetof(mx_route_attr, normalize), 0, NULL,
+     "divide the weights of a token by their sum"},
+    {"scale", MX_ATTR_FLOAT, offsetof(mx_route_attr, scale), 1, NULL, "factor of the weights"},
+    {"groups", MX_ATTR_INT, offsetof(mx_route_attr, groups), 1, NULL, "equal groups of neighbouring experts"},
+    {"top_groups", MX_ATTR_INT, offsetof(mx_route_attr, top_groups), 1, NULL,
      "groups whose experts may be chosen, the best ones"},
-    {"group_score", MX_ATTR_ENUM, offsetof(route_attr, group_score), 0, group_scores,
+    {"group_score", MX_ATTR_ENUM, offsetof(mx_route_attr, group_score), 0, group_scores,
      "score of a group: the sum_of_two largest of its experts, or the max"},
-    {"seed", MX_ATTR_SEED, offsetof(route_attr, seed), 0, NULL, "of score = random"},
-    {"offset", MX_ATTR_INT, offsetof(route_attr, offset), 0, NULL, "stream of the seed, such as the step"},
+    {"seed", MX_ATTR_SEED, offsetof(mx_route_attr, seed), 0, NULL, "of score = random"},
+    {"offset", MX_ATTR_INT, offsetof(mx_route_attr, offset), 0, NULL, "stream of the seed, such as the step"},
     {0}};
 
 const mx_op mx_op_moe_route = {
@@ -135,13 +127,14 @@ const mx_op mx_op_moe_route = {
     .n_out = 2,
     .n_results = 2,
     .attrs = route_attrs,
-    .attr_bytes = sizeof(route_attr),
+    .attr_bytes = sizeof(mx_route_attr),
     .reads_in = 1,
     .reads_out = 1 | 2,
     .infer = infer_route,
     .cost = cost_route,
     .host = host_route,
     .vjp = vjp_route,
+    .vjp_recorded = mx_moe_route_recorded,
 };
 
 /* Checks that a tensor of ids is within the experts. */
@@ -162,7 +155,7 @@ static mx_status infer_route_grad(mx_call *call)
     MX_TRY(mx_want_rows(call, 0));
     MX_TRY(check_route(call, logits));
     mx_shape shape = logits->shape;
-    shape.size[shape.n_dims - 1] = ((const route_attr *)mx_call_attr(call))->top;
+    shape.size[shape.n_dims - 1] = ((const mx_route_attr *)mx_call_attr(call))->top;
     MX_TRY(mx_want_dtype(call, 1, MX_F32));
     MX_TRY(mx_want_dtype(call, 2, MX_I32));
     MX_TRY(mx_want_dtype(call, 3, MX_F32));
@@ -187,7 +180,7 @@ const mx_op mx_op_moe_route_grad = {
     .n_out = 1,
     .n_results = 1,
     .attrs = route_attrs,
-    .attr_bytes = sizeof(route_attr),
+    .attr_bytes = sizeof(mx_route_attr),
     .infer = infer_route_grad,
     .cost = cost_route,
     .host = host_route_grad,
@@ -422,6 +415,7 @@ const mx_op mx_op_moe_gather = {
     .cost = cost_bytes,
     .host = host_gather_rows,
     .vjp = vjp_gather_rows,
+    .vjp_recorded = vjp_gather_rows,
 };
 
 /* ---- moe_combine: rows of experts to tokens ---- */
@@ -490,6 +484,11 @@ static mx_status vjp_combine(mx_vjp *v)
     return status != MX_OK ? status : other;
 }
 
+static mx_status vjp_combine_recorded(mx_vjp *v)
+{
+    return v->call->n_in > 3 && v->call->in[3] ? mx_moe_combine_recorded(v) : vjp_combine(v);
+}
+
 const mx_op mx_op_moe_combine = {
     .name = "moe_combine",
     .doc = "adds up the rows of each token: y (rows, width), order and place of moe_sort, weights f32 (..., top) or "
@@ -504,6 +503,7 @@ const mx_op mx_op_moe_combine = {
     .cost = cost_combine,
     .host = host_combine,
     .vjp = vjp_combine,
+    .vjp_recorded = vjp_combine_recorded,
 };
 
 static mx_status infer_combine_grad(mx_call *call)

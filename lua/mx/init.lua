@@ -33,6 +33,8 @@ local FUNCTIONS = {
     load_npy = "storage/npy", save_npy = "storage/npy", load_npz = "storage/npy", save_npz = "storage/npy",
     load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
     to_bytes = "storage/bytes", plot = "report/plot",
+    eye = "composed", linspace = "composed", unfold = "composed", unique = "composed", interpolate = "composed",
+    conv_transpose1d = "composed", conv_transpose2d = "composed",
     sweep = "run/sweep", tune = "tune", help = "help",
     progress = "report/progress", sparkline = "report/progress",
 }
@@ -60,7 +62,8 @@ local function known_names(loaded)
 end
 
 return setmetatable(mx, {
-    lazy = { FILES, FUNCTIONS }, -- tests/lua/test_help.lua reads these names
+    modules = FILES, functions = FUNCTIONS, -- the engine's messages and tests/lua/test_help.lua read these names
+    is_elsewhere = function(name) return require "mx.help".is_elsewhere(name) end, -- for the engine's messages
     __index = function(self, name)
         local file = FILES[name] or FUNCTIONS[name]
         if file then
@@ -68,9 +71,11 @@ return setmetatable(mx, {
             rawset(self, name, FILES[name] and module or module[name])
             return self[name]
         end
-        local util = require "mx.util"
-        local ours = require "mx.help".of_torch(tostring(name))
-        if #ours > 0 then
+        local util, help = require "mx.util", require "mx.help"
+        local ours = help.of_torch(tostring(name))
+        if help.is_elsewhere(tostring(name)) then
+            error(("mx.%s does not exist; print(mx.help %q) says what to write instead"):format(name, name), 2)
+        elseif #ours > 0 then
             error(("mx.%s does not exist; PyTorch's %s is %s here: print(mx.help %q)"):format(name, name,
                 table.concat(ours, " or "), name), 2)
         end

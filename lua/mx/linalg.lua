@@ -1,9 +1,10 @@
---- mx.linalg: systems of linear equations, inverses and Cholesky factors of dense matrices, by LAPACK.
+--- mx.linalg: systems of linear equations, inverses, Cholesky factors and eigenvectors of dense matrices,
+--- by LAPACK.
 
 local core = require "mx.core"
 local util = require "mx.util"
 
-local linalg = { solve = core.linalg_solve, cholesky = core.linalg_cholesky }
+local linalg = { solve = core.linalg_solve, cholesky = core.linalg_cholesky, eigh = core.linalg_eigh }
 
 --- The inverse of square matrices (..., n, n).
 ---@param a mx.Tensor

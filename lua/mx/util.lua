@@ -262,6 +262,10 @@ function util.module(module, what)
         __index = function(_, key)
             local help, names = require "mx.help", {}
             for _, word in ipairs { what:sub(4) .. "." .. tostring(key), tostring(key) } do
+                if help.is_elsewhere(word) then
+                    error(("%s.%s does not exist; print(mx.help %q) says what to write instead"):format(what, key,
+                        word), 2)
+                end
                 table.move(help.of_torch(word), 1, #help.of_torch(word), #names + 1, names)
             end
             local near = names[1] or util.nearest(tostring(key), util.sorted_keys(module))
@@ -300,14 +304,17 @@ end
 ---@param given? table
 ---@param standard table
 ---@param what string the function, for messages
+---@param hints? table<string, string> other names that people try, and the advice for each
 ---@return table
-function util.options(given, standard, what)
+function util.options(given, standard, what, hints)
     local options = {}
     for key, value in pairs(standard) do
         options[key] = value
     end
     local function known(key, level)
-        if standard[key] == nil then
+        if standard[key] == nil and hints and hints[key] then
+            error(("%s has no option '%s'; %s"):format(what, key, hints[key]), level + 1)
+        elseif standard[key] == nil then
             unknown(what .. " has no option", key, util.sorted_keys(standard), level + 1)
         end
     end

@@ -226,6 +226,8 @@ local function main()
     for _, name in ipairs(MODULES) do
         collect("mx." .. name .. ".", mx[name])
     end
+    collect("mx.", require "mx.composed")
+    collect("mx.linalg.", mx.linalg)
     collect("checkpoint.files.", require "mx.checkpoint.files")
     for _, name in ipairs({ "bytes", "csv", "npy", "tables", "zip" }) do
         collect("storage." .. name .. ".", require("mx.storage." .. name))

@@ -39,7 +39,7 @@ local SUMS = {
     grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true,
     grouped_column_sum = true, moe_combine = true,
     moe_combine_grad = true, moe_gather = true,
-    embedding_bag = true, linalg_solve = true, linalg_cholesky = true,
+    embedding_bag = true, linalg_solve = true, linalg_cholesky = true, linalg_eigh = true,
     conv1d = true, conv1d_grad = true, conv1d_grad_w = true, conv2d = true, conv2d_grad = true, conv2d_grad_w = true,
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
     max_pool1d_grad = true, max_pool2d_grad = true,

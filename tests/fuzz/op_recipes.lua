@@ -447,7 +447,7 @@ local function systems(op)
 end
 
 local recipes = {
-    embedding_bag = bags, linalg_solve = systems, linalg_cholesky = systems,
+    embedding_bag = bags, linalg_solve = systems, linalg_cholesky = systems, linalg_eigh = systems,
     max_pool1d = pooling, max_pool1d_grad = pooling, max_pool2d = pooling, max_pool2d_grad = pooling,
     avg_pool1d = pooling, avg_pool1d_grad = pooling, avg_pool2d = pooling, avg_pool2d_grad = pooling,
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,

@@ -201,8 +201,9 @@ def grouped_cases():
                  products(counts, trans), {"trans_b": True} if trans else {})
         case(f"grouped_matmul.{name}_bias", [normal(name + "bx", rows, k), normal(name + "bw", len(counts), k, n), c,
                                              normal(name + "bias", len(counts), n)], products(counts, False))
-        case(f"grouped_column_sum.{name}", [normal(name + "cs", rows, n), c], column_sums(counts), grads=[])
+        case(f"grouped_column_sum.{name}", [normal(name + "cs", rows, n), c], column_sums(counts))
         a, b = normal(name + "a", rows, k), normal(name + "b", rows, n)
+        case(f"grouped_matmul_grad.{name}", [a, b, c], sums(counts))
         case(f"grouped_matmul_acc.{name}", [normal(name + "sum", len(counts), k, n), a, b, c], None,
              after={1: lambda s, a, b, _, counts=counts: s + sums(counts)(a, b, None)})
 

@@ -64,7 +64,21 @@ def cholesky_cases():
         case("linalg_cholesky." + name, [a], torch.linalg.cholesky)
 
 
+def eigh(x):
+    """Of the symmetric part, so that the gradient is symmetric; the greatest component of each vector is positive."""
+    w, v = torch.linalg.eigh((x + x.mT) / 2)
+    greatest = torch.gather(v, -2, v.abs().argmax(-2, keepdim=True))
+    return w, v * greatest.sign()
+
+
+def eigh_cases():
+    for name, shape in (("plain", (4, 4)), ("batch", (3, 2, 2)), ("one", (1, 1)), ("larger", (2, 9, 9))):
+        noise = 0.3 * normal(name, *shape)
+        case("linalg_eigh." + name, [noise + np.swapaxes(noise, -1, -2) + np.diag(3.0 * np.arange(shape[-1]) - 5)], eigh)
+
+
 bag_cases()
 solve_cases()
 cholesky_cases()
+eigh_cases()
 write("ops_tables.h5")

@@ -56,6 +56,15 @@ function TestCustom.test_values_and_gradients()
     mx.gradcheck(scaled_square, leaf(5), 0.5)
 end
 
+-- The gradient of a leaf is f32: that of a bf16 leaf is cast when backward returns it.
+function TestCustom.test_leaves_of_bf16()
+    local x = mx.tensor({ 1, 2, 3 }, "bf16"):requires_grad()
+    mx.backward(scaled_square(x, 3):sum())
+    lu.assertEquals(x:grad():dtype(), "f32")
+    lu.assertEquals(x:grad():totable(), { 6, 12, 18 })
+    lu.assertEquals(mx.grad(scaled_square(x, 3):sum(), x):totable(), { 6, 12, 18 })
+end
+
 function TestCustom.test_several_tensors_and_results()
     local polar = mx.custom {
         forward = function(ctx, r, _, angle)

@@ -105,6 +105,12 @@ function TestErrors.test_embedding_bags()
     end)
 end
 
+function TestErrors.test_meshes()
+    refused({ "axes are a list, such as {{name = 'data', ici = mx.ranks()}}" }, function()
+        mx.mesh_define { data = mx.ranks() }
+    end)
+end
+
 function TestErrors.test_linear_systems()
     local a = mx.tensor { { 1, 2 }, { 2, 4 } }
     refused({ "linalg_solve", "the matrix is singular: pivot 2 is 0" }, function()
@@ -113,6 +119,9 @@ function TestErrors.test_linear_systems()
     refused({ "linalg_solve", "matrix 2 is singular" }, function()
         local x = mx.linalg.inv(mx.stack(mx.tensor { { 1, 0 }, { 0, 1 } }, a))
         return x
+    end)
+    refused({ "linalg_eigh", "matrix 2 has NaN or infinities" }, function()
+        return mx.linalg.eigh(mx.tensor { { { 1 } }, { { 0 / 0 } } })
     end)
     refused({ "linalg_cholesky", "is not positive definite: its leading minor of order 2" }, function()
         return mx.linalg.cholesky(mx.tensor { { 1, 2 }, { 2, 1 } })
@@ -176,6 +185,9 @@ end
 
 function TestErrors.test_an_empty_list()
     refused({ "concat: the list of tensors is empty" }, function() return mx.concat({}, { dim = 1 }) end)
+    refused({ "concat: argument 3, 1, is no tensor; options are given by name, as in {dim = 1}" }, function()
+        return mx.concat({ mx.ones(2), mx.ones(2) }, 1)
+    end)
     refused({ "stack: the list of tensors is empty" }, function() return mx.stack({}, { dim = 1 }) end)
 end
 

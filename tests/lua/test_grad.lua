@@ -95,8 +95,8 @@ function TestGrad.test_refusals()
     loss = mx.cross_entropy(h, weight, targets)
     weight:set(1, 1, 2)
     lu.assertErrorMsgContains("changed", mx.grad, loss, h, { record = true })
-    local gates = mx.moe_route(h, { top = 2 })
-    lu.assertErrorMsgContains("the gradient of moe_route", mx.grad, gates:sum(), h, { record = true })
+    local norm = mx.split_norm(h, mx.ones(3))
+    lu.assertErrorMsgContains("the gradient of split_norm", mx.grad, norm:sum(), h, { record = true })
     lu.assertEquals(mx.grad((x * 2):sum(), x):totable(), { 2, 2 }) -- a refusal leaves nothing behind
 end
 
@@ -216,6 +216,10 @@ for name, case in pairs {
     linalg_cholesky = {
         function(a) return mx.linalg.cholesky(mx.matmul(a, a, { trans_b = true }) + EYE * 3):square() end, { 3, 3 },
     },
+    linalg_eigh = { function(a)
+        local w, v = mx.linalg.eigh(a + a.T + EYE:cumsum { dim = 1 }:cumsum { dim = 1 } * 9) -- far apart
+        return w:square():sum() + (v * EYE:cumsum()):square():sum()
+    end, { 3, 3 } },
     conv1d = {
         function(x, w, b) return mx.conv1d(x, w, b, { padding = 1, stride = 2 }):tanh() end, { 2, 3, 5 }, { 2, 3, 3 },
         { 2 },
@@ -264,6 +268,34 @@ for name, case in pairs {
     case.positive = true
     TWICE[name] = case
 end
+
+-- Experts: 5 tokens of width 3, of 4 experts 2 each, which stay the same near these logits.
+local LOGITS = mx.tensor({ { 9, 1, 5, 3 }, { 1, 9, 3, 5 }, { 3, 5, 9, 1 }, { 9, 5, 1, 3 }, { 5, 1, 3, 9 } }):keep()
+local ORDER, PLACE, COUNTS = mx.moe_sort(mx.tensor({ { 0, 2 }, { 1, 3 }, { 2, 1 }, { 0, 1 }, { 3, 0 } }, "i32"),
+    { experts = 4, count = 3 }) -- the slots of expert 3 have no row
+ORDER, PLACE, COUNTS = ORDER:keep(), PLACE:keep(), COUNTS:keep()
+local SLOTS, ROWS = { 5, 2 }, ORDER:numel()
+for name, options in pairs {
+    softmax_of_chosen = { score = "topk_softmax" }, softmax = { score = "softmax_topk", scale = 2 },
+    softmax_normalized = { score = "softmax_topk", normalize = true }, sigmoid = { score = "sigmoid" },
+    sigmoid_normalized = { score = "sigmoid", normalize = true, scale = 1.5 },
+} do
+    options.top = 2
+    TWICE["moe_route_" .. name] = {
+        function(a) return (mx.moe_route(LOGITS * 0.2 + a * 0.1, options)):tanh() end, { 5, 4 },
+    }
+end
+TWICE.moe_gather = { function(a) return mx.moe_gather(a:square(), ORDER, PLACE):square() end, { 5, 3 } }
+TWICE.moe_combine = { function(a) return mx.moe_combine(a:square(), ORDER, PLACE):square() end, { ROWS, 3 } }
+TWICE.moe_combine_weights = {
+    function(a, w) return mx.moe_combine(a:square(), ORDER, PLACE, w:square()):square() end, { ROWS, 3 }, SLOTS,
+}
+TWICE.grouped_matmul = {
+    function(x, w, b) return mx.grouped_matmul(x, w, COUNTS, b):tanh() end, { ROWS, 3 }, { 3, 3, 2 }, { 3, 2 },
+}
+TWICE.grouped_matmul_transposed = {
+    function(x, w) return mx.grouped_matmul(x, w, COUNTS, { trans_b = true }):tanh() end, { ROWS, 3 }, { 3, 2, 3 },
+}
 
 for name, case in pairs(TWICE) do
     TestGrad["test_twice_" .. name] = function()

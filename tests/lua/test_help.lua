@@ -35,7 +35,7 @@ TestHelp = {}
 function TestHelp.test_every_public_name_has_an_entry()
     local has = {}
     for _, entry in ipairs(entries()) do
-        if entry.code or is_internal(entry.name) then
+        if not entry.elsewhere and (entry.code or is_internal(entry.name)) then
             has[entry.name] = true
         end
     end
@@ -48,9 +48,8 @@ function TestHelp.test_every_public_name_has_an_entry()
         end
     end
     check("", mx)
-    for _, names in ipairs(getmetatable(mx).lazy) do
-        check("", names)
-    end
+    check("", getmetatable(mx).modules)
+    check("", getmetatable(mx).functions)
     check("", METHODS)
     for _, module in ipairs { "nn", "optim", "data", "linalg" } do
         check(module .. ".", mx[module])
@@ -157,7 +156,7 @@ end
 function TestHelp.test_the_overview_names_everything()
     local text = mx.help():gsub("%s+", " ")
     for _, entry in ipairs(entries()) do
-        lu.assertStrContains(text, entry.name)
+        lu.assertTrue(entry.elsewhere ~= nil or text:find(entry.name, 1, true) ~= nil, entry.name)
     end
 end
 

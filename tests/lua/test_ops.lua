@@ -254,7 +254,7 @@ end
 -- Operations that are not rounded at the end, or whose work is the dtype itself.
 local NO_BF16 = {
     cast = "its cases name the dtypes",
-    linalg_solve = "f32 and f64", linalg_cholesky = "f32 and f64",
+    linalg_solve = "f32 and f64", linalg_cholesky = "f32 and f64", linalg_eigh = "f32 and f64",
     adamw = "f32 state; the bf16 copy is checked above",
     sgd = "f32 state",
     lion = "f32 state",
@@ -321,10 +321,12 @@ end
 -- ---- gradients against finite differences, along one random direction ----
 
 -- Their slope jumps, or nothing can be differentiated: a difference across the jump means nothing.
--- The gradient of straight_through is that of another function than its values; that of linalg_cholesky is symmetric.
+-- The gradient of straight_through is that of another function than its values; those of linalg_cholesky and
+-- linalg_eigh are symmetric.
 local KINKED = {
     straight_through = true, max = true, min = true, maximum = true, minimum = true, abs = true, relu = true,
     cast = true, sort = true, topk = true, max_pool1d = true, max_pool2d = true, linalg_cholesky = true,
+    linalg_eigh = true,
     floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
 }
 

@@ -119,6 +119,16 @@ end
 
 TestOptions = {}
 
+-- Without a step it is the rate of the next one.
+function TestOptions.test_rate()
+    local optimizer = mx.optim.sgd(parameters(), { learning_rate = function(step) return step / 8 end })
+    lu.assertEquals({ optimizer:rate(3), optimizer:rate() }, { 0.375, 0.125 })
+    steps(optimizer, 1, 1)
+    lu.assertEquals(optimizer:rate(), 0.25)
+    lu.assertErrorMsgContains("a group of an optimizer has no option 'lr'; its rate is the optimizer's, multiplied by "
+        .. "scale", mx.optim.sgd, {}, { groups = { { lr = 1 } } })
+end
+
 -- A group's scale is a rate of its own, and its weight decay, too; what no group names has the optimizer's.
 function TestOptions.test_groups()
     local params, by_rate = parameters(), parameters()

@@ -75,6 +75,16 @@ function TestLeaves.test_a_low_rank_change()
     end)
 end
 
+--- Without axes it is added over all ranks, with and without a mesh.
+function TestLeaves.test_all_ranks()
+    each_way(function(way)
+        local w = mx.reduce_gradient(mx.tensor({ 1, 2 }):keep():requires_grad())
+        mx.backward((w * 3):sum(), rank + 1)
+        mx.backward((w * w):sum(), rank + 1)
+        lu.assertEquals(w:grad():totable(), { 5 * TOTAL, 7 * TOTAL }, way)
+    end)
+end
+
 --- One leaf is added over ranks and the other is not.
 function TestLeaves.test_only_one_is_added()
     each_way(function(way)
@@ -105,18 +115,18 @@ end
 function TestLeaves.test_batches_of_which_the_last_adds()
     each_way(function(way)
         local w = leaf { 1, 2 }
-        mx.reduce_gradient(w, nil)
+        mx.reduce_gradient(w, false)
         mx.backward((w * 3):sum(), rank + 1)
         lu.assertEquals(w:grad():totable(), all(2, 3 * (rank + 1)), way)
         mx.reduce_gradient(w, "data")
         mx.backward((w * w):sum(), rank + 1)
         lu.assertEquals(w:grad():totable(), { 5 * TOTAL, 7 * TOTAL }, way)
         if ranks > 1 then
-            mx.reduce_gradient(w, nil)
+            mx.reduce_gradient(w, false)
             lu.assertErrorMsgContains("zero_grad", mx.backward, (w * 3):sum())
         end
         w:zero_grad()
-        mx.reduce_gradient(w, nil)
+        mx.reduce_gradient(w, false)
         mx.backward((w * 3):sum())
         lu.assertEquals(w:grad():totable(), { 3, 3 }, way)
     end)

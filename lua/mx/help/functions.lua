@@ -11,6 +11,9 @@ mx.tensor({ { 1, 2 }, { 3, 4 } }, "i32"):size() --> {2, 2}]] },
             code = "mx.zeros(2) --> {0, 0}" },
         { "ones(sizes, dtype)", "A tensor of ones.", torch = "ones, ones_like",
             code = "mx.ones { 1, 2 } --> {{1, 1}}" },
+        { "eye(n, dtype)", "The identity matrix.", torch = "eye", code = "mx.eye(2) --> {{1, 0}, {0, 1}}" },
+        { "linspace(first, last, n, dtype)", "n numbers at equal distances, both ends included.", torch = "linspace",
+            code = "mx.linspace(0, 1, 3) --> {0, 0.5, 1}" },
         { "t:size(dim)", "The sizes as a list, or the size of one dimension.", torch = "Tensor.size, shape",
             code = "mx.zeros(2, 3):size(2) --> 3" },
         { "t:dim()", "The number of dimensions.", torch = "Tensor.dim, ndim", code = "mx.zeros(2, 3):dim() --> 2" },
@@ -102,7 +105,30 @@ t --> {{1, 2}, {0, 0}}
 mx.where(t:eq(0), 9, t) --> {{1, 2}, {9, 9}}]] },
         { "t.T", "The transpose of a matrix.", torch = "Tensor.T, Tensor.mT",
             code = "mx.tensor { { 1, 2 } }.T --> {{1}, {2}}" },
-        { "dtypes", "A table of dtypes and their properties.", torch = "finfo, iinfo", code = [[
+        { "unfold(t, options)", "Windows of { size = n } elements along dim (default: the last), one every step (1) "
+            .. "elements; a new last dimension has the elements of a window.", torch = "Tensor.unfold, unfold_copy",
+            code = "mx.unfold(mx.arange(4), { size = 2, step = 2 }) --> {{0, 1}, {2, 3}}" },
+        { "unique(t)", "The different values in ascending order, the place of each element among them (from 0), "
+            .. "and how often each occurs.", torch = "unique", code = [[
+local values, ids, counts = mx.unique(mx.tensor { 7, 4, 7 })
+values --> {4, 7}
+ids --> {1, 0, 1}
+counts --> {1, 2}]] },
+        { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = n } or { size = { h, w } }; mode "
+            .. "\"nearest\" or \"linear\" (bilinear for two dimensions).",
+            torch = "F.interpolate, nn.Upsample, F.upsample", code = [[
+mx.interpolate(mx.tensor({ 1, 2 }):view(1, 1, 2), { scale = 2 }) --> {{{1, 1, 2, 2}}}]] },
+        { "conv_transpose1d(x, w, bias, options)", "A transposed convolution of x (N, C, L) with w (C, O / "
+            .. "groups, K). Options: stride, padding, output_padding, dilation, groups.",
+            torch = "F.conv_transpose1d", code = [[
+mx.conv_transpose1d(mx.ones(1, 1, 2), mx.ones(1, 1, 2), { stride = 2 }) --> {{{1, 1, 1, 1}}}]] },
+        { "conv_transpose2d(x, w, bias, options)", "The same for x (N, C, H, W) and w (C, O / groups, K, L).",
+            torch = "F.conv_transpose2d", code = [[
+mx.conv_transpose2d(mx.ones(1, 3, 4, 4), mx.ones(3, 2, 2, 2), { stride = 2 }):size() --> {1, 2, 8, 8}]] },
+        { "dtypes", "A table of dtypes and their properties. Their names are f32, bf16, f64, i32, i64, u8, i8 "
+            .. "and others.",
+            torch = "finfo, iinfo, float32, float64, bfloat16, int32, int64, uint8, int8, float8_e4m3fn, "
+            .. "float8_e5m2, dtype", code = [[
 for name, properties in pairs(mx.dtypes) do local _ = name, properties end]] },
         { "print_options(options)",
             "Sets the digits (precision) and the elements at each edge (edge) of printed tensors.",
@@ -113,8 +139,9 @@ for name, properties in pairs(mx.dtypes) do local _ = name, properties end]] },
         { "group_norm(x, weight, bias, options)", "Normalizes groups of channels of x (N, C, ...).",
             torch = "F.group_norm, nn.GroupNorm, F.instance_norm", code = [[
 mx.group_norm(mx.randn { 4, 6 }, { groups = 2 }):size() --> {4, 6}]] },
-        { "linalg.solve(a, b, options)", "x with a x = b, for matrices (..., n, n) and columns (..., n, k) or vectors "
-            .. "(..., n); trans = true solves with the transpose.", torch = "linalg.solve, linalg.solve_triangular, "
+        { "linalg.solve(a, b, options)", "x with a x = b, for matrices (..., n, n) and columns (..., n, k) or "
+            .. "vectors (..., n); trans = true solves with the transpose.",
+            torch = "linalg.solve, linalg.solve_triangular, "
             .. "cholesky_solve", code = [[
 mx.linalg.solve(mx.tensor { { 2, 0 }, { 0, 4 } }, mx.ones(2)) --> {0.5, 0.25}]] },
         { "linalg.inv(a)", "The inverse of square matrices.", torch = "linalg.inv, inverse", code = [[
@@ -122,6 +149,11 @@ mx.linalg.inv(mx.tensor { { 2, 0 }, { 0, 4 } }) --> {{0.5, 0}, {0, 0.25}}]] },
         { "linalg.cholesky(a)", "The lower triangle l with l l^T = a, for symmetric positive definite matrices.",
             torch = "linalg.cholesky, cholesky", code = [[
 mx.linalg.cholesky(mx.tensor { { 4, 0 }, { 0, 9 } }) --> {{2, 0}, {0, 3}}]] },
+        { "linalg.eigh(a)", "Eigenvalues of symmetric matrices (..., n, n) in ascending order, and eigenvectors "
+            .. "as columns, whose greatest component is positive.", torch = "linalg.eigh, linalg.eigvalsh", code = [[
+local w, v = mx.linalg.eigh(mx.tensor { { 2, 0 }, { 0, 1 } })
+w --> {1, 2}
+v --> {{0, 1}, {1, 0}}]] },
         { "einsum(equation, ...)", "Sums of products; letters name dimensions.", torch = "einsum, tensordot, outer, "
             .. "kron", code = [[
 mx.einsum("i,j->ij", mx.tensor { 1, 2 }, mx.tensor { 3, 4 }) --> {{3, 4}, {6, 8}}]] },
@@ -134,13 +166,13 @@ local w = mx.tensor { 3 }:requires_grad()
 mx.backward((w * w):sum())
 w:grad() --> {6}]] },
         { "grad(y, x, options)", "The gradient of y by x, "
-            .. "a tensor or a table. Gradients of leaves do not change. Options: "
-            .. "grad, retain, record (to differentiate again).", torch = "autograd.grad, func.grad", code = [[
+            .. "a tensor or a table. Gradients of leaves do not change. Options: grad, retain, record (to "
+            .. "differentiate again).", torch = "autograd.grad, func.grad", code = [[
 local x = mx.tensor { 2 }:requires_grad()
 local g = mx.grad((x * x * x):sum(), x, { record = true })
 mx.grad(g:sum(), x) --> {12}]] },
-        { "enable_grad(fn, ...)", "Calls fn with recording on, even inside mx.no_grad, and returns its results. In the "
-            .. "backward function of mx.custom, mx.grad works inside it: records then end with fn.",
+        { "enable_grad(fn, ...)", "Calls fn with recording on, even inside mx.no_grad, and returns its results. "
+            .. "In the backward function of mx.custom, mx.grad works inside it: records then end with fn.",
             torch = "enable_grad, set_grad_enabled", code = [[
 local w = mx.ones(2):requires_grad()
 mx.no_grad(function() return mx.enable_grad(function() return mx.grad((w * w):sum(), w) end) end) --> {2, 2}]] },
@@ -196,9 +228,14 @@ mx.backward(mx.remat("full", function() return (w * w):tanh():sum() end))]] },
             code = "mx.manual_seed(1)" },
         { "random_state(state)", "The position of the stream of random numbers; sets it if one is given.",
             torch = "get_rng_state, set_rng_state", code = "mx.random_state(mx.random_state())" },
-        { "reduce_gradient(t, axes)", "All-reduces the gradient of a leaf in the background during backward.",
+        { "reduce_gradient(t, axes)", "From now on backward adds up the gradient of a leaf over these axes of "
+            .. "the mesh (all ranks, unless given), in the background; false ends it. For the gradient of the mean "
+            .. "over ranks, divide the loss by mx.ranks().",
             torch = "nn.parallel.DistributedDataParallel",
-            code = "mx.reduce_gradient(mx.ones(2):requires_grad(), nil)" },
+            code = [[
+local w = mx.reduce_gradient(mx.ones(2):requires_grad())
+mx.backward(w:sum() / mx.ranks())
+w:grad() --> {1, 1}]] },
     },
     { title = "Layers: mx.nn",
         { "nn.parameter(params, name, sizes, options)",
@@ -212,8 +249,7 @@ w:size() --> {2, 3}]] },
 local buffers = {}
 mx.nn.buffer(buffers, "mean", { 3 }) --> {0, 0, 0}]] },
         { "nn.linear(params, name, n_in, n_out, options)", "y = x W + b. W is (n_in, n_out), "
-            .. "the transpose of PyTorch's. "
-            .. "Options: bias (default false), std, seed.", torch = "nn.Linear", code = [[
+            .. "the transpose of PyTorch's. Options: bias (default false), std, seed.", torch = "nn.Linear", code = [[
 local params = {}
 local layer = mx.nn.linear(params, "layer", 4, 2, { bias = true })
 layer(mx.ones(3, 4)):size() --> {3, 2}]] },
@@ -222,21 +258,27 @@ layer(mx.ones(3, 4)):size() --> {3, 2}]] },
             torch = "nn.Embedding", code = [[
 local embed = mx.nn.embedding({}, "embed", 10, 4)
 embed(mx.tensor({ 0, 9 }, "i32")):size() --> {2, 4}]] },
-        { "nn.conv1d(params, name, n_in, n_out, size, options)", "A convolution with a kernel of `size`; the weight is "
-            .. "(n_out, n_in / groups, size). Options: bias, stride, padding, dilation, groups, std, seed.",
+        { "nn.conv1d(params, name, n_in, n_out, size, options)", "A convolution with a kernel of `size`; the "
+            .. "weight is (n_out, n_in / groups, size). Options: bias, stride, padding, dilation, groups, std, seed.",
             torch = "nn.Conv1d", code = [[
 mx.nn.conv1d({}, "conv", 3, 8, 5, { padding = "causal" })(mx.ones(2, 3, 9)):size() --> {2, 8, 9}]] },
         { "nn.conv2d(params, name, n_in, n_out, size, options)", "The same with a square kernel.",
             torch = "nn.Conv2d", code = [[
 mx.nn.conv2d({}, "conv", 3, 8, 3, { padding = 1 })(mx.ones(2, 3, 6, 6)):size() --> {2, 8, 6, 6}]] },
+        { "nn.conv_transpose1d(params, name, n_in, n_out, size, options)", "A transposed convolution. Options: bias, "
+            .. "stride, padding, output_padding, dilation, groups, std, seed.", torch = "nn.ConvTranspose1d", code = [[
+mx.nn.conv_transpose1d({}, "up", 3, 8, 2, { stride = 2 })(mx.ones(2, 3, 9)):size() --> {2, 8, 18}]] },
+        { "nn.conv_transpose2d(params, name, n_in, n_out, size, options)", "The same with a square kernel.",
+            torch = "nn.ConvTranspose2d", code = [[
+mx.nn.conv_transpose2d({}, "up", 3, 8, 2, { stride = 2 })(mx.ones(2, 3, 4, 4)):size() --> {2, 8, 8, 8}]] },
         { "nn.rmsnorm(params, name, width, options)", "RMSNorm of the last dimension. Options: eps.",
             torch = "nn.RMSNorm",
             code = "mx.nn.rmsnorm({}, 'norm', 4)(mx.ones(2, 4)):size() --> {2, 4}" },
         { "nn.layernorm(params, name, width, options)", "LayerNorm of the last dimension. Options: eps, bias.",
             torch = "nn.LayerNorm", code = "mx.nn.layernorm({}, 'norm', 4)(mx.ones(2, 4)):size() --> {2, 4}" },
         { "nn.attention(params, name, width, options)", "Attention of a sequence (B, S, "
-            .. "width) to itself. Options: heads "
-            .. "(required), kv_heads, head_dim, causal (default true), window, rope, bias, seed.",
+            .. "width) to itself. Options: heads (required), kv_heads, head_dim, causal (default true), window, "
+            .. "rope, bias, seed.",
             torch = "nn.MultiheadAttention", code = [[
 local attention = mx.nn.attention({}, "attention", 8, { heads = 2 })
 attention(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}]] },
@@ -262,7 +304,7 @@ local rnn = mx.nn.recurrent(mx.nn.lstm_cell({}, "cell", 4, 3))
 rnn(mx.ones(2, 5, 4)):size() --> {2, 5, 3}]] },
         { "nn.freeze(params, patterns, trains)",
             "Stops training the parameters whose names match; true trains them again.",
-            torch = "requires_grad_(False)", code = [[
+            torch = "requires_grad_(False), Module.requires_grad_", code = [[
 local params = {}
 mx.nn.linear(params, "head", 4, 2)
 mx.nn.freeze(params, { "^head" }) --> 1]] },
@@ -272,7 +314,8 @@ mx.nn.freeze(params, { "^head" }) --> 1]] },
 local params = {}
 mx.nn.linear(params, "head", 4, 2)
 mx.save("/tmp/head.h5", mx.nn.state(params))]] },
-        { "nn.load_state(params, state)", "Gives parameters the values of a state.", torch = "load_state_dict",
+        { "nn.load_state(params, state)", "Gives parameters the values of a state.", torch = "load_state_dict, "
+            .. "Module.load_state_dict",
             code = [[
 local params = {}
 mx.nn.linear(params, "head", 4, 2)
@@ -300,8 +343,10 @@ mx.nn.load(params, "/tmp/layer2.h5")]] },
     { title = "Optimizers: mx.optim",
         { "optim.adamw(params, options)",
             "AdamW. Options of all optimizers: learning_rate (a number or a function of the "
-            .. "step), weight_decay, mask, groups, clip, clip_value, seed. Own ones: beta1, beta2, eps.",
-            torch = "optim.AdamW, optim.Adam, clip_grad_norm_, clip_grad_value_, nn.utils.clip_grad_norm_", code = [[
+            .. "step), weight_decay, mask, groups ({ match = { \"^head\" }, scale = 0.1, weight_decay = 0 }: a "
+            .. "factor of the rate for matching names), clip, clip_value, seed. Own ones: beta1, beta2, eps.",
+            torch = "optim.AdamW, optim.Adam, clip_grad_norm_, clip_grad_value_, nn.utils.clip_grad_norm_, "
+            .. "nn.utils.clip_grad_value_", code = [[
 local params = { w = mx.ones(2):keep():requires_grad() }
 local optimizer = mx.optim.adamw(params, { learning_rate = 0.1, clip = 1 })
 mx.backward(params.w:sum())
@@ -330,16 +375,17 @@ local optimizer = mx.optim.sgd({ w = w }, { learning_rate = 0.5 })
 mx.backward(w:sum() * 2)
 optimizer:step() --> 2]] },
         { "optimizer:zero_grad()", "Discards the gradients; optimizer:step() does so, too.",
-            torch = "optimizer.zero_grad",
+            torch = "optimizer.zero_grad, Module.zero_grad",
             code = [[
 local optimizer = mx.optim.sgd { w = mx.ones(2):keep():requires_grad() }
 optimizer:zero_grad()]] },
-        { "optimizer:rate(step)", "The learning rate of a step. optimizer.options.learning_rate sets it.",
-            torch = "get_last_lr, param_groups", code = [[
+        { "optimizer:rate(step)", "The learning rate of a step, or of the next one. "
+            .. "optimizer.options.learning_rate sets it.",
+            torch = "get_last_lr, param_groups, optimizer.param_groups", code = [[
 local optimizer = mx.optim.sgd({ w = mx.ones(2):keep():requires_grad() }, { learning_rate = 0.5 })
 optimizer:rate(1) --> 0.5]] },
-        { "optim.schedule { type =, peak =, steps =, warmup_fraction = }", "A learning rate as a function of the step: "
-            .. "cosine, wsd, constant or inverse_square_root, after a warm-up.",
+        { "optim.schedule { type =, peak =, steps =, warmup_fraction = }", "A learning rate as a function of "
+            .. "the step: cosine, wsd, constant or inverse_square_root, after a warm-up.",
             torch = "lr_scheduler, CosineAnnealingLR, LinearLR, LambdaLR, OneCycleLR", code = [[
 local rate = mx.optim.schedule { type = "cosine", peak = 1e-3, steps = 100, warmup_fraction = 0.1 }
 rate(11) --> 0.001]] },
@@ -361,8 +407,7 @@ mx.optim.new(config, { w = mx.ones(2):keep():requires_grad() })]] },
     },
     { title = "Data: mx.data",
         { "data.dataset(source, options)", "Batches from tensors by name, "
-            .. "or from an iterator. Options: batch, shuffle, "
-            .. "seed, shard, drop_last, buffer.",
+            .. "or from an iterator. Options: batch, shuffle, seed, shard, drop_last, buffer.",
             torch = "utils.data.DataLoader, TensorDataset, IterableDataset, DistributedSampler, Dataset", code = [[
 local train = mx.data.dataset({ x = mx.arange(4) }, { batch = 2, shuffle = false })
 for batch in train:epoch() do

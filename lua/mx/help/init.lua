@@ -1,7 +1,7 @@
 --- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
 --
--- The texts are in functions.lua, tools.lua and operations.lua, those of operations in the engine. pages.lua makes the
--- pages lua/reference.md and lua/from_pytorch.md of them.
+-- The texts are in functions.lua, tools.lua, operations.lua and elsewhere.lua, those of operations in the engine.
+-- pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
 
 local mx = require "mx"
 
@@ -12,6 +12,7 @@ local help = {}
 ---@field name string without "mx." and "t:"
 ---@field is_method boolean a method of tensors only
 ---@field is_topic boolean no name of mx
+---@field elsewhere? string names of PyTorch without a function here: how the text begins
 ---@field text string
 ---@field options table[] of an operation: name, standard, doc
 ---@field torch string[] names of PyTorch and other libraries
@@ -25,11 +26,16 @@ local function words_of(text)
     return words
 end
 
-local function new_entry(given, is_topic)
+local function new_entry(given, section)
+    if section.elsewhere then
+        local names = words_of(given[1])
+        return { call = given[1], name = names[1], is_topic = true, options = {}, text = given[2], torch = names,
+            code = given.code, elsewhere = section.title }
+    end
     local name = given[1]:match("^t:([%w_]+)") or given[1]:match("^[%w_.:]+") or given[1]
     local entry = {
         call = given[1], name = name, is_method = given[1]:find("^t:") ~= nil, options = {}, text = given[2],
-        is_topic = is_topic or given[1]:find("^t[.%[]") ~= nil, torch = words_of(given.torch), code = given.code,
+        is_topic = section.topics or given[1]:find("^t[.%[]") ~= nil, torch = words_of(given.torch), code = given.code,
     }
     if entry.is_topic then
         entry.name = given[1]
@@ -47,17 +53,17 @@ end
 local sections -- made when first used
 
 --- All entries by section. The last section has the operations that operations.lua leaves out.
----@return {title: string, entries: mx.HelpEntry[]}[]
+---@return {title: string, elsewhere: boolean?, entries: mx.HelpEntry[]}[]
 function help.sections()
     if sections then
         return sections
     end
     local list, has = {}, {}
-    for _, file in ipairs { "functions", "tools", "operations" } do
+    for _, file in ipairs { "functions", "tools", "operations", "elsewhere" } do
         for _, given in ipairs(require("mx.help." .. file)) do
-            local section = { title = given.title, entries = {} }
+            local section = { title = given.title, elsewhere = given.elsewhere, entries = {} }
             for i, one in ipairs(given) do
-                section.entries[i] = new_entry(one, given.topics)
+                section.entries[i] = new_entry(one, given)
                 has[section.entries[i].name] = true
             end
             list[#list + 1] = section
@@ -66,7 +72,7 @@ function help.sections()
     local rest = { title = "Gradients and steps of operations", entries = {} }
     for _, name in ipairs(mx.ops()) do
         if not has[name] then
-            rest.entries[#rest.entries + 1] = new_entry({ name })
+            rest.entries[#rest.entries + 1] = new_entry({ name }, rest)
         end
     end
     list[#list + 1] = rest
@@ -74,8 +80,21 @@ function help.sections()
     return list
 end
 
+-- How names of PyTorch begin that are known without that, or with something shorter.
+local PREFIXES = {
+    { "^mx%.", "" }, { "^torch%.", "" }, { "^t:", "" }, { "^tensor%.", "" }, { "%(%)$", "" },
+    { "^nn%.functional%.", "f." }, { "^functional%.", "f." }, { "^nn%.module%.", "module." },
+    { "^optim%.lr_scheduler%.", "" }, { "^lr_scheduler%.", "" }, { "^optim%.swa_utils%.", "" }, { "^swa_utils%.", "" },
+    { "^optim%.optimizer%.", "optimizer." }, { "^utils%.data%.distributed%.", "" }, { "^utils%.data%.", "" },
+    { "^autograd%.profiler%.", "profiler." }, { "^distributed%.fsdp%.", "" }, { "^distributed%.device_mesh%.", "" },
+}
+
 local function plain(word)
-    return (word:lower():gsub("^mx%.", ""):gsub("^torch%.", ""):gsub("^t:", ""):gsub("^tensor%.", ""):gsub("%(%)$", ""))
+    word = word:lower()
+    for _, prefix in ipairs(PREFIXES) do
+        word = word:gsub(prefix[1], prefix[2])
+    end
+    return word
 end
 
 local function last(word)
@@ -85,9 +104,9 @@ end
 -- How well an entry fits a word: 1 our name, 2 its last part, 3 a name of PyTorch, 4 its last part; nil: not at all.
 local function level(entry, word)
     local name = plain(entry.name)
-    if name == word then
+    if name == word and not entry.elsewhere then
         return 1
-    elseif last(name) == word then
+    elseif last(name) == word and not entry.elsewhere then
         return 2
     end
     local best
@@ -122,7 +141,7 @@ local function find(word)
             found, best = { entry }, l
         elseif l == best then
             found[#found + 1] = entry
-        elseif l then
+        elseif l and not entry.elsewhere then
             others[#others + 1] = entry.name
         end
     end)
@@ -135,11 +154,19 @@ end
 function help.of_torch(name)
     local names = {}
     for _, entry in ipairs((find(plain(name)))) do
-        if level(entry, plain(name)) >= 3 then
+        if level(entry, plain(name)) >= 3 and not entry.elsewhere then
             names[#names + 1] = (entry.is_method and "t:" or "mx.") .. entry.name
         end
     end
     return names
+end
+
+--- Whether mx.help says what to write instead of this name of PyTorch, which has no function here.
+---@param name string
+---@return boolean
+function help.is_elsewhere(name)
+    local entry = find(plain(name))[1]
+    return entry ~= nil and entry.elsewhere ~= nil
 end
 
 --- The lines of an operation's options.
@@ -155,8 +182,11 @@ end
 
 local function text_of(entry)
     local lines = { entry.call, entry.text }
+    if entry.elsewhere then
+        lines = { table.concat(entry.torch, ", "), ("%s: %s"):format(entry.elsewhere, entry.text) }
+    end
     table.move(help.option_lines(entry), 1, #entry.options, 3, lines)
-    if #entry.torch > 0 then
+    if #entry.torch > 0 and not entry.elsewhere then
         lines[#lines + 1] = "PyTorch and others: " .. table.concat(entry.torch, ", ")
     end
     if entry.code then
@@ -169,14 +199,16 @@ local function overview()
     local lines = {
         'print(mx.help "cat") explains a name of mx, or says what a name of PyTorch is called here. mx.ops() lists the',
         "operations. lua/reference.md has all of this as a page, lua/from_pytorch.md the names of PyTorch,",
-        "lua/tensors.md the rules of tensors. Operations are methods of tensors, too: mx.sum(x) is x:sum().",
+        "lua/tensors.md the rules of tensors. Operations are methods of tensors, too: mx.sum(x) is x:sum(). Of names",
+        "of PyTorch that have no function here, mx.help says what to write instead.",
     }
     for _, section in ipairs(help.sections()) do
         local names = {}
-        for i, entry in ipairs(section.entries) do
+        for i, entry in ipairs(not section.elsewhere and section.entries or {}) do
             names[i] = entry.is_method and "t:" .. entry.name or entry.name
         end
-        lines[#lines + 1] = "\n" .. mx.wrap(section.title .. ": " .. table.concat(names, ", "), 100)
+        local text = section.title .. ": " .. table.concat(names, ", ")
+        lines[#lines + 1] = #names > 0 and "\n" .. mx.wrap(text, 100) or nil
     end
     return table.concat(lines, "\n")
 end
@@ -194,8 +226,12 @@ function help.help(name)
     local found, others = find(word)
     if #found == 0 and word:find("^[%w_]+%.") then -- a function of a module, such as checkpoint.saver
         local module = find(word:match("^[%w_]+"))
-        local has = module[1] and mx[module[1].name]
+        local has = module[1] and getmetatable(mx).modules[module[1].name] and mx[module[1].name]
         found = type(has) == "table" and rawget(has, last(word)) ~= nil and module or {}
+    end
+    local in_place = #found == 0 and word:match("^(.*[^_])_$")
+    if in_place then
+        found, others = find(in_place)
     end
     if #found == 0 then
         local names = {}
@@ -210,6 +246,10 @@ function help.help(name)
     local texts = {}
     for i, entry in ipairs(found) do
         texts[i] = text_of(entry)
+    end
+    if in_place then
+        table.insert(texts, 1, ("%s changes a tensor in place. Here, assign the result (x = ...), or copy it into the "
+            .. "tensor: mx.copy(x, ...)."):format(last(name)))
     end
     if #others > 0 then
         texts[#texts + 1] = "See also: " .. table.concat(others, ", ")

@@ -206,7 +206,7 @@ mx.bce_with_logits(mx.zeros(2), mx.tensor { 0, 1 }):item() --> 0.6931]] },
 mx.mse_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 2]] },
         { "l1_loss", torch = "F.l1_loss, nn.L1Loss", code = [[
 mx.l1_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 1]] },
-        { "huber_loss", torch = "F.huber_loss, nn.HuberLoss, F.smooth_l1_loss", code = [[
+        { "huber_loss", torch = "F.huber_loss, nn.HuberLoss, F.smooth_l1_loss, nn.SmoothL1Loss", code = [[
 mx.huber_loss(mx.tensor { 0 }, mx.tensor { 2 }):item() --> 1.5]] },
         { "kl_div", torch = "F.kl_div, nn.KLDivLoss", code = [[
 mx.kl_div(mx.zeros(2), mx.ones(2)):item() --> 0]] },

@@ -42,8 +42,8 @@ end
 function pages.reference()
     local lines = { REFERENCE }
     for _, section in ipairs(help.sections()) do
-        lines[#lines + 1] = "## " .. section.title .. "\n"
-        for _, entry in ipairs(section.entries) do
+        lines[#lines + 1] = not section.elsewhere and "## " .. section.title .. "\n" or nil
+        for _, entry in ipairs(not section.elsewhere and section.entries or {}) do
             local title = entry.is_topic and not entry.call:find("^t[.%[]") and entry.call or code(entry.call)
             lines[#lines + 1] = ("**%s**: %s\n"):format(title, entry.text)
             for _, option in ipairs(entry.options) do

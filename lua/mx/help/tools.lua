@@ -21,8 +21,8 @@ mx.load_npy("/tmp/x.npy") --> {1, 1}]] },
 mx.save_npz("/tmp/x.npz", { x = mx.ones(2) })
 mx.load_npz("/tmp/x.npz").x --> {1, 1}]] },
         { "load_csv(path, options)", "Numbers of a CSV file as a tensor, "
-            .. "and the names of its columns. Options: separator, "
-            .. "header, skip, missing, dtype.", torch = "numpy.loadtxt, pandas.read_csv", code = [[
+            .. "and the names of its columns. Options: separator, header, skip, missing, dtype.",
+            torch = "numpy.loadtxt, pandas.read_csv", code = [[
 mx.io.write_file_atomic("/tmp/x.csv", "a,b\n1,2\n")
 mx.load_csv("/tmp/x.csv") --> {{1, 2}}, {a, b}]] },
         { "from_bytes(text, options)", "A tensor from the bytes of its values. Options: shape, dtype, layout.",
@@ -101,7 +101,8 @@ mx.trace_stop()
 local start = mx.now()
 mx.trace_span("loading", start, mx.now())]] },
         { "find_bad(fn, ...)", "The first result inside fn with a NaN or an infinity, or nil.",
-            torch = "autograd.detect_anomaly, detect_anomaly", code = [[
+            torch = "autograd.detect_anomaly, autograd.set_detect_anomaly, detect_anomaly, set_detect_anomaly",
+            code = [[
 mx.find_bad(function() return mx.tensor { 0 }:log() end).op --> log]] },
         { "place(text)", "Names the current part of the script for mx.find_bad.",
             code = "mx.place('layer 3') mx.place(nil)" },
@@ -134,8 +135,9 @@ mx.all_gather(x, { dim = 1 }):size(1) == 2 * mx.ranks() --> true]] },
             code = "mx.comm_options { timeout_s = 600 }" },
         { "comm_stats(reset)", "Seconds, calls and bytes of communication.",
             code = "mx.comm_stats().exposed_s >= 0 --> true" },
-        { "mesh_define(axes)", "Sets the mesh. mx.mesh does this for a config.", torch = "init_device_mesh",
-            code = "mx.mesh_define { { name = 'data', ici = mx.ranks(), dcn = 1 } }" },
+        { "mesh_define(axes)", "Sets the mesh, a list of axes. Their names are the option axis of collectives. "
+            .. "mx.mesh does this for a config.", torch = "init_device_mesh",
+            code = "mx.mesh_define { { name = 'data', ici = mx.ranks() } }" },
         { "axis_size(axes)", "The number of ranks along axes of the mesh.", code = [[
 mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
 mx.axis_size("data") == mx.ranks() --> true]] },
@@ -215,7 +217,8 @@ local params = model.params]] },
         { "run", "Training runs with a folder, a log and checkpoints: lua/mx/run/README.md.",
             torch = "Trainer, lightning",
             code = "mx.run.start ~= nil --> true" },
-        { "checkpoint", "Saves and loads runs: lua/mx/checkpoint/README.md.", torch = "distributed.checkpoint",
+        { "checkpoint", "Saves and loads runs: lua/mx/checkpoint/README.md.", torch = "distributed.checkpoint, "
+            .. "distributed.checkpoint.save, distributed.checkpoint.load",
             code = "mx.checkpoint.saver ~= nil --> true" },
         { "weights", "Files of Hugging Face and GGUF: lua/mx/weights/README.md.",
             torch = "from_pretrained, safetensors",
@@ -270,22 +273,23 @@ print(mx.pipeline.draw(s))
     },
     { title = "What is different", topics = true,
         { "model", "There is no class of modules. A model is a function and a table of parameters.",
-            torch = "Module, model.parameters, named_parameters, forward, super().__init__", code = [[
+            torch = "Module, model.parameters, Module.parameters, named_parameters, Module.named_parameters, "
+            .. "forward, super().__init__", code = [[
 local params = {}
 local layer = mx.nn.linear(params, "layer", 4, 2)
 local function model(x) return layer(x):relu() end
 model(mx.ones(3, 4)):size() --> {3, 2}]] },
         { "train or eval mode", "There are no modes. Call mx.dropout only while training.",
-            torch = "model.train, model.eval",
+            torch = "model.train, model.eval, Module.train, Module.eval",
             code = [[
 local function hidden(x, training) return training and mx.dropout(x, { rate = 0.1 }) or x end
 hidden(mx.ones(2), false) --> {1, 1}]] },
         { "compile", "Not needed: operations run at once, and fused ones exist.",
-            torch = "compile, jit.script, jit.trace, vmap",
+            torch = "compile, jit.script, jit.trace, vmap, func.vmap",
             code = "mx.gated(mx.ones(2), mx.ones(2), { activation = 'relu' }) --> {1, 1}" },
         { "mixed precision", "Pass bf16 tensors, or dtype = \"bf16\", "
             .. "to operations. No scaler of gradients is needed.",
-            torch = "autocast, amp.autocast, GradScaler", code = [[
+            torch = "autocast, amp.autocast, cuda.amp, GradScaler", code = [[
 local x, w = mx.ones({ 2, 4 }, "bf16"), mx.ones(4, 2)
 mx.matmul(x, w):dtype() --> bf16]] },
         { "device", "There is one device for each rank. A simulated pod is chosen by hardware= on the command line.",

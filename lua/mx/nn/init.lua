@@ -89,20 +89,30 @@ function nn.embedding(params, name, entries, width, options)
     end
 end
 
--- Convolutions over n dimensions: the weight is (n_out, n_in / groups, size ...), as in PyTorch.
+-- Convolutions over n dimensions: the weight is (n_out, n_in / groups, size ...), that of a transposed one (n_in,
+-- n_out / groups, size ...), as in PyTorch.
 local function convolution(kind, n)
+    local is_transposed = kind:find("transpose") ~= nil
     return function(params, name, n_in, n_out, size, options)
-        local o = util.options(options, {
-            bias = false, std = 0, seed = 0, stride = 1, padding = 0, dilation = 1, groups = 1,
-        }, "mx.nn." .. kind)
+        local with = { stride = 1, padding = 0, dilation = 1, groups = 1, output_padding = is_transposed and 0 or nil }
+        local standard = { bias = false, std = 0, seed = 0 }
+        for key, value in pairs(with) do
+            standard[key] = value
+        end
+        local o = util.options(options, standard, "mx.nn." .. kind)
+        for key in pairs(with) do
+            with[key] = o[key]
+        end
         if o.groups < 1 or n_in % o.groups ~= 0 or n_out % o.groups ~= 0 then
             error(("mx.nn.%s: groups = %d must divide %d and %d channels"):format(kind, o.groups, n_in, n_out), 2)
         end
         local shape = { n_out, n_in // o.groups, size, n == 2 and size or nil }
-        local std = o.std > 0 and o.std or (shape[2] * size ^ n) ^ -0.5
+        if is_transposed then
+            shape[1], shape[2] = n_in, n_out // o.groups
+        end
+        local std = o.std > 0 and o.std or (n_in // o.groups * size ^ n) ^ -0.5
         local weight = nn.parameter(params, name .. ".weight", shape, { std = std, seed = o.seed })
         local bias = o.bias and nn.parameter(params, name .. ".bias", { n_out }) or nil
-        local with = { stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups }
         return function(x)
             return mx[kind](x, weight, bias, with)
         end
@@ -117,6 +127,10 @@ nn.conv1d = convolution("conv1d", 1)
 --- The same with a square kernel of `size` x `size`: (N, n_in, H, W) -> (N, n_out, H', W').
 ---@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer, options?: table): function
 nn.conv2d = convolution("conv2d", 2)
+
+--- Transposed convolutions, with the options of mx.conv_transpose1d and mx.conv_transpose2d, bias, std and seed.
+---@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer, options?: table): function
+nn.conv_transpose1d, nn.conv_transpose2d = convolution("conv_transpose1d", 1), convolution("conv_transpose2d", 2)
 
 --- RMSNorm over the last dimension: (..., width) -> (..., width).
 ---@param params table

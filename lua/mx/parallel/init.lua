@@ -390,7 +390,7 @@ function Parallel:add_gradients(params, on)
     for name, t in util.sorted_pairs(params) do
         local sum, later = self.entries[name].sum, self.stages and self.stages.outside and #self:holders(name) > 1
         if #sum > 0 and not later then
-            mx.reduce_gradient(t, on and sum or nil)
+            mx.reduce_gradient(t, on and sum)
         end
     end
 end

@@ -426,7 +426,7 @@ end
 function Run:update(step, loss)
     local reason = loss and self.guard:refuses(loss) or not loss and "no token of it is a target" or nil
     local norm
-    self.rate = self.optimizer:rate(self.optimizer.steps + 1)
+    self.rate = self.optimizer:rate()
     if not loss or loss - loss ~= 0 and not mx.is_simulated() then
         self.optimizer:zero_grad()
     else

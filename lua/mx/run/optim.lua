@@ -75,10 +75,13 @@ local function update_options(self, name, scale)
     }, { __index = self.options })
 end
 
+local OF_GROUPS = "its rate is the optimizer's, multiplied by scale"
+
 local function groups_of(list)
     local groups = {}
     for i, given in ipairs(list) do
-        local o = util.options(given, { match = {}, scale = 1.0, weight_decay = -1.0 }, "groups of an optimizer")
+        local o = util.options(given, { match = {}, scale = 1.0, weight_decay = -1.0 }, "a group of an optimizer",
+            { lr = OF_GROUPS, learning_rate = OF_GROUPS, params = "match has expressions for their names" })
         groups[i] = {
             matches = masks.of(o.match), scale = o.scale, weight_decay = o.weight_decay >= 0 and o.weight_decay or nil,
         }
@@ -255,12 +258,12 @@ function optim.norm(grads, parallel)
     return math.sqrt((parallel or mx.parallel.alone):sum_of_squares(squares))
 end
 
---- The learning rate of a step, counted from 1.
----@param step integer
+--- The learning rate of a step, counted from 1. Not collective.
+---@param step? integer nil: the next one
 ---@return number
 function Optimizer:rate(step)
     local rate = self.options.learning_rate
-    return type(rate) == "function" and rate(step) or rate
+    return type(rate) == "function" and rate(step or self.steps + 1) or rate
 end
 
 --- Discards the accumulated gradients; step() does so, too. Not collective.

@@ -52,7 +52,8 @@ static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
     }
     if (n < 2 || n > 3 || n_integers != n || given[2] == 0) {
         mxl_try(L, mx_fail(MX_ERR_VALUE,
-                           "a range is {first, last}, both whole numbers, {first, last, step} with a step other than "
+                           "a range is {first, last}, both whole numbers ({3, 3} is position 3 alone), {first, last, "
+                           "step} with a step other than "
                            "0, or {} for all of dimension %d",
                            dim + 1));
         return; /* not reached */

@@ -2,6 +2,7 @@
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 /* The number at stack index `number`, the other operand being the tensor at `tensor`: an integer dtype must be able to
  * hold it. */
@@ -101,6 +102,39 @@ static int tensor_idiv(lua_State *L)
     return binary(L, &mx_op_idiv);
 }
 
+/* a - (a // b) b. Of a negative quotient the next one is multiplied, whose product stays within the dtype, and b added;
+ * where b is -1 the quotient may saturate, and the result is 0. */
+static mx_status remainder_of(mx_tensor *a, mx_tensor *b, mx_tensor **y)
+{
+    mx_terms s = {.n = 0};
+    mx_tensor *q = mx_term_two(&s, &mx_op_idiv, a, b), *r;
+    if (mx_dtypes[b->dtype].lowest == 0) {
+        r = mx_term_sub(&s, a, mx_term_mul(&s, q, b));
+    } else {
+        mx_tensor *next = mx_term_indicator(&s, &mx_op_lt, q, 0);
+        r = mx_term_sub(&s, a, mx_term_mul(&s, mx_term_add(&s, q, next), b));
+        r = mx_term_add(&s, r, mx_term_mul(&s, next, b));
+        r = mx_term_mul(&s, r, mx_term_indicator(&s, &mx_op_ne, b, -1));
+    }
+    *y = r ? mx_retain(r) : NULL;
+    mx_status status = s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+static int tensor_mod(lua_State *L)
+{
+    mx_tensor *y = NULL;
+    const mx_tensor *t = mxl_check_tensor(L, lua_isnumber(L, 1) ? 2 : 1);
+    if (!mx_dtype_is_integer(t->dtype))
+        mxl_try(L, mx_fail(MX_ERR_DTYPE, "%% is for integers; the remainder of floats is a - b * mx.floor(a / b): %s",
+                           mx_tensor_text(t)));
+    number_to_tensor(L, "remainder");
+    mxl_try(L, remainder_of(mxl_check_tensor(L, 1), mxl_check_tensor(L, 2), &y));
+    mxl_push_tensor(L, y);
+    return 1;
+}
+
 static int tensor_unm(lua_State *L) { return affine(L, 1, -1, 0); }
 
 static int tensor_pow(lua_State *L)
@@ -157,8 +191,20 @@ static int tensor_le(lua_State *L)
     return 1;
 }
 
-const luaL_Reg mxl_tensor_operators[] = {
-    {"__add", tensor_add},   {"__sub", tensor_sub},   {"__mul", tensor_mul},   {"__div", tensor_div},
-    {"__idiv", tensor_idiv}, {"__band", tensor_band}, {"__bor", tensor_bor},   {"__bxor", tensor_bxor},
-    {"__shl", tensor_shl},   {"__shr", tensor_shr},   {"__bnot", tensor_bnot}, {"__unm", tensor_unm},
-    {"__pow", tensor_pow},   {"__lt", tensor_lt},     {"__le", tensor_le},     {NULL, NULL}};
+const luaL_Reg mxl_tensor_operators[] = {{"__add", tensor_add},
+                                         {"__sub", tensor_sub},
+                                         {"__mul", tensor_mul},
+                                         {"__div", tensor_div},
+                                         {"__idiv", tensor_idiv},
+                                         {"__mod", tensor_mod},
+                                         {"__band", tensor_band},
+                                         {"__bor", tensor_bor},
+                                         {"__bxor", tensor_bxor},
+                                         {"__shl", tensor_shl},
+                                         {"__shr", tensor_shr},
+                                         {"__bnot", tensor_bnot},
+                                         {"__unm", tensor_unm},
+                                         {"__pow", tensor_pow},
+                                         {"__lt", tensor_lt},
+                                         {"__le", tensor_le},
+                                         {NULL, NULL}};

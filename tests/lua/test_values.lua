@@ -122,6 +122,35 @@ function TestIntegers.test_division_rounds_down()
     refused({ "must be an integer" }, function() return mx.ones { 2 } // 2 end)
 end
 
+-- As in Lua: the remainder has the divisor's sign.
+function TestIntegers.test_remainders()
+    local t = mx.tensor({ -7, -6, 0, 6, 7 }, "i32")
+    for _, by in ipairs { 1, 2, 5, -1, -2, -5 } do
+        local expected = {}
+        for i, value in ipairs { -7, -6, 0, 6, 7 } do
+            expected[i] = value % by
+        end
+        lu.assertEquals((t % by):totable(), expected)
+        lu.assertEquals((t % mx.full({ 5 }, by, "i32")):totable(), expected)
+    end
+    lu.assertEquals((100 % mx.tensor({ 7, -7 }, "i32")):totable(), { 2, -5 })
+    lu.assertEquals((mx.tensor({ -2147483648 }, "i32") % -1):totable(), { 0 })
+    local least = mx.tensor({ math.mininteger }, "i64")
+    lu.assertEquals((least % -1):item(), 0)
+    local far = mx.tensor({ math.mininteger, math.mininteger + 1, -1, 0, math.maxinteger - 1, math.maxinteger }, "i64")
+    for _, by in ipairs { 10, -10, math.maxinteger, math.mininteger } do
+        local divisor = mx.tensor({ by }, "i64")
+        for i, value in ipairs(far:tolist()) do
+            lu.assertEquals((far[{ { i, i } }] % divisor):item(), value % by)
+        end
+    end
+    lu.assertEquals((mx.tensor({ 255, 9 }, "u8") % 2):totable(), { 1, 1 })
+    lu.assertEquals((mx.tensor({ 255, 9 }, "u8") % 255):totable(), { 0, 9 })
+    lu.assertEquals((mx.tensor({ -128, 127 }, "i8") % 100):totable(), { 72, 27 })
+    refused({ "division by zero", "[2]" }, function() return t % mx.tensor({ 1, 0, 1, 1, 1 }, "i32") end)
+    refused({ "% is for integers", "a - b * mx.floor(a / b)" }, function() return mx.ones { 2 } % 2 end)
+end
+
 -- Each comparison with any number gives what Lua's own, exact comparison gives.
 function TestIntegers.test_comparisons_are_exact()
     local compare = {

@@ -1,7 +1,7 @@
 --- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
 --
--- The texts are in functions.lua, tools.lua, operations.lua and elsewhere.lua, those of operations in the engine.
--- pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
+-- The texts are in functions.lua, tools.lua, operations.lua, elsewhere.lua and elsewhere_nn.lua, those of operations in
+-- the engine. pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
 
 local mx = require "mx"
 
@@ -30,7 +30,7 @@ local function new_entry(given, section)
     if section.elsewhere then
         local names = words_of(given[1])
         return { call = given[1], name = names[1], is_topic = true, options = {}, text = given[2], torch = names,
-            code = given.code, elsewhere = section.title }
+            code = given.code, elsewhere = section.elsewhere }
     end
     local name = given[1]:match("^t:([%w_]+)") or given[1]:match("^[%w_.:]+") or given[1]
     local entry = {
@@ -53,13 +53,13 @@ end
 local sections -- made when first used
 
 --- All entries by section. The last section has the operations that operations.lua leaves out.
----@return {title: string, elsewhere: boolean?, entries: mx.HelpEntry[]}[]
+---@return {title: string, elsewhere: string?, entries: mx.HelpEntry[]}[]
 function help.sections()
     if sections then
         return sections
     end
     local list, has = {}, {}
-    for _, file in ipairs { "functions", "tools", "operations", "elsewhere" } do
+    for _, file in ipairs { "functions", "tools", "operations", "elsewhere", "elsewhere_nn" } do
         for _, given in ipairs(require("mx.help." .. file)) do
             local section = { title = given.title, elsewhere = given.elsewhere, entries = {} }
             for i, one in ipairs(given) do

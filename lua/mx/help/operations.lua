@@ -72,7 +72,8 @@ mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
         { "square", torch = "square", code = [[mx.square(mx.tensor { 3 }) --> {9}]] },
         { "sin", torch = "sin", code = [[mx.sin(mx.tensor { 0 }) --> {0}]] },
         { "cos", torch = "cos", code = [[mx.cos(mx.tensor { 0 }) --> {1}]] },
-        { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double", code = [[
+        { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double, byte, char, short",
+            code = [[
 mx.cast(mx.tensor { 1.7, -1.7 }, { dtype = "i32" }) --> {1, -1}
 mx.tensor({ 3 }, "i32"):to("f32"):dtype() --> f32]] },
     },

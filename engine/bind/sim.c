@@ -117,9 +117,8 @@ static void read_network(lua_State *L, int i, mx_network *network)
         positive(L, i, "switch_Bps");
 }
 
-/* mx.sim_start{slices =, chip = {...}, network = {...}, rank = 0}: this process is a rank of a simulated pod from here
- * on, in SI units (bytes, seconds, FLOP/s). Not collective: each process simulates by itself. */
-static int sim_start(lua_State *L)
+/* Reads a pod and the number of a rank in it: {slices =, chip = {...}, network = {...}, rank = 0}. */
+static mx_sim_pod read_pod(lua_State *L, int *rank)
 {
     mx_sim_pod pod = {0};
     luaL_checktype(L, 1, LUA_TTABLE);
@@ -131,10 +130,38 @@ static int sim_start(lua_State *L)
     luaL_checktype(L, -1, LUA_TTABLE);
     read_network(L, lua_gettop(L), &pod.network);
     int ranks = pod.network.slice_chips * pod.slices;
-    double rank = mxl_field_number(L, 1, "rank", 0);
-    if (!(rank >= 0 && rank < ranks))
-        return luaL_error(L, "sim_start: 'rank' = %f, expected 0 to %d", rank, ranks - 1);
-    mxl_try(L, mx_sim_start(&pod, (int)rank));
+    double number = mxl_field_number(L, 1, "rank", 0);
+    if (!(number >= 0 && number < ranks))
+        luaL_error(L, "sim_start: 'rank' = %f, expected 0 to %d", number, ranks - 1);
+    *rank = (int)number;
+    return pod;
+}
+
+/* mx.sim_start{slices =, chip = {...}, network = {...}, rank = 0}: this process is a rank of a simulated pod from here
+ * on, in SI units (bytes, seconds, FLOP/s). Not collective: each process simulates by itself. */
+static int sim_start(lua_State *L)
+{
+    int rank;
+    mx_sim_pod pod = read_pod(L, &rank);
+    mxl_try(L, mx_sim_start(&pod, rank));
+    return 0;
+}
+
+/* mx.sim_add(as for sim_start) -> number: one more chip beside those that are simulated, which is current from here on.
+ * Each has its own clock, links, memory and mesh. */
+static int sim_add(lua_State *L)
+{
+    int rank, number;
+    mx_sim_pod pod = read_pod(L, &rank);
+    mxl_try(L, mx_sim_add(&pod, rank, &number));
+    lua_pushinteger(L, number);
+    return 1;
+}
+
+/* mx.sim_use(number): makes that chip current. */
+static int sim_use(lua_State *L)
+{
+    mxl_try(L, mx_sim_use((int)luaL_checkinteger(L, 1)));
     return 0;
 }
 
@@ -192,6 +219,7 @@ static int sim_times(lua_State *L)
                   {"dcn_busy_s", t.dcn_busy_s},
                   {"host_busy_s", t.host_busy_s},
                   {"flops", t.flops},
+                  {"arrival_s", t.arrival_s},
                   {"ici_bytes", t.ici_bytes},
                   {"dcn_bytes", t.dcn_bytes},
                   {"operations", (double)t.operations},
@@ -217,6 +245,8 @@ static int sim_wait_until(lua_State *L)
 int mxl_open_sim(lua_State *L)
 {
     static const luaL_Reg functions[] = {{"sim_start", sim_start},
+                                         {"sim_add", sim_add},
+                                         {"sim_use", sim_use},
                                          {"sim_stop", sim_stop},
                                          {"is_simulated", is_simulated},
                                          {"sim_times", sim_times},

@@ -235,6 +235,7 @@ static mx_status exchange(mx_job *job)
     job->start_s = start;
     job->end_s = start + t.ici_s + t.dcn_s;
     job->exposed_s = t.dcn_s > t.ici_s ? &times->dcn_s : &times->ici_s;
+    times->arrival_s = point ? job->end_s : times->arrival_s;
     double across = b->bytes_sent * mx_network_share_across(&route, b->x.what.kind);
     int n_parts = 0;
     if (t.ici_s > 0)
@@ -433,14 +434,15 @@ const mx_placement *mx_sim_placement(void)
     return c && c->pod.network.n_dims > 0 && mx_mesh_axes(&axes) > 0 ? &c->placement : NULL;
 }
 
-/* ---- the simulation that a script starts ---- */
+/* ---- the chips that a script starts ---- */
 
-static mx_sim_context *started; /* NULL: none */
-static mx_device *machine;      /* the device that was current before it */
+static mx_sim_context **chips;
+static int n_chips;
+static mx_device *machine; /* the device that was current before them */
 
 bool mx_sim_is_on(void) { return current() != NULL; }
 
-/* Ends what belongs to the previous device: records, collectives in flight, prefetched gathers and the mesh. */
+/* Ends what belongs to the current device: records, collectives in flight, prefetched gathers and the mesh. */
 static mx_status forget(void)
 {
     mx_tape_forget_since(0);
@@ -450,24 +452,47 @@ static mx_status forget(void)
     return MX_OK;
 }
 
-mx_status mx_sim_start(const mx_sim_pod *pod, int rank)
+mx_status mx_sim_add(const mx_sim_pod *pod, int rank, int *number)
 {
-    mx_sim_context *c;
-    MX_TRY(forget());
-    mx_sim_stop();
+    mx_sim_context *c, **all = realloc(chips, (size_t)(n_chips + 1) * sizeof(mx_sim_context *));
+    if (!all)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a simulated chip");
+    chips = all;
+    if (n_chips == 0)
+        MX_TRY(forget());
     MX_TRY(mx_sim_context_new(pod, rank, &c));
-    started = c;
-    machine = mx_device_current;
+    if (n_chips == 0)
+        machine = mx_device_current;
+    *number = n_chips;
+    chips[n_chips++] = c;
     mx_device_use(&c->device);
     return MX_OK;
 }
 
+mx_status mx_sim_use(int number)
+{
+    if (number < 0 || number >= n_chips)
+        return mx_fail(MX_ERR_VALUE, "there is no simulated chip number %d: %d are simulated", number, n_chips);
+    mx_device_use(&chips[number]->device);
+    return MX_OK;
+}
+
+mx_status mx_sim_start(const mx_sim_pod *pod, int rank)
+{
+    int number;
+    mx_sim_stop();
+    return mx_sim_add(pod, rank, &number);
+}
+
 void mx_sim_stop(void)
 {
-    if (!started)
-        return;
-    (void)forget(); /* simulated collectives do not fail */
-    mx_device_use(machine);
-    mx_sim_context_free(started);
-    started = NULL;
+    for (int i = 0; i < n_chips; i++) {
+        mx_device_use(&chips[i]->device);
+        (void)forget(); /* simulated collectives do not fail */
+    }
+    if (n_chips > 0)
+        mx_device_use(machine);
+    for (int i = 0; i < n_chips; i++)
+        mx_sim_context_free(chips[i]);
+    n_chips = 0;
 }

@@ -33,6 +33,12 @@ void mx_sim_context_free(mx_sim_context *context); /* must not be current; waits
  * must be defined again, and once more after the stop. Each process under mpirun simulates by itself. */
 mx_status mx_sim_start(const mx_sim_pod *pod, int rank);
 void mx_sim_stop(void);
+
+/* Adds a chip beside those that have been started, in a context of its own, and makes it current: `number`, from 0, is
+ * for mx_sim_use, which makes it current again. Chips do not wait for each other. All end at mx_sim_stop.
+ * MX_ERR_VALUE: there is no such number. */
+mx_status mx_sim_add(const mx_sim_pod *pod, int rank, int *number);
+mx_status mx_sim_use(int number);
 bool mx_sim_is_on(void);
 
 /* Places a mesh on the pod of the current context; the mesh is to be defined next. MX_ERR_VALUE if it needs other
@@ -53,6 +59,7 @@ typedef struct mx_sim_times {
     double bubble_s;                            /* mx_sim_wait_until */
     double ici_busy_s, dcn_busy_s, host_busy_s; /* time that these were in use, with or without waiting */
     double flops;                               /* all FLOPs, including those of rematerialisation */
+    double arrival_s;                           /* when the last message that the chip has sent arrives */
     double ici_bytes, dcn_bytes;                /* size of the whole arrays in collectives */
     int64_t operations, collectives;
 } mx_sim_times;

@@ -1,11 +1,34 @@
--- Simulated pipelines: a few passes of each kind of stage, replayed, against all passes of every stage, one by one.
+-- Simulated pipelines: a few passes of each kind of stage, replayed, against all passes of every stage with their
+-- messages.
 
 local lu = require "luaunit"
 local mx = require "mx"
 
-local schedule, driver = mx.pipeline.schedule, mx.pipeline.driver
+local schedule, driver, exact = mx.pipeline.schedule, mx.pipeline.driver, require "mx.pipeline.exact"
 
 TestExact, TestPlans = {}, {}
+
+-- Chips that are simulated at the same time have clocks, memory and ranks of their own.
+function TestExact.test_several_chips()
+    mx.sim.start("v5e-4")
+    local second = mx.sim.add("v5e-4", 1, nil, 3)
+    lu.assertEquals({ mx.rank(), mx.now() }, { 3, 0 })
+    local x = mx.zeros { 1024, 1024 }
+    local y = mx.matmul(x, x)
+    local later, bytes = mx.now(), mx.memory().in_use
+    lu.assertTrue(later > 0 and bytes == 2 * 4 * 1024 * 1024)
+    mx.sim_use(0)
+    lu.assertEquals({ mx.rank(), mx.now(), mx.memory().in_use }, { 0, 0, 0 })
+    mx.sim_use(second)
+    lu.assertEquals({ mx.rank(), mx.now(), mx.memory().in_use }, { 3, later, bytes })
+    x:release()
+    y:release()
+    lu.assertEquals(mx.memory().in_use, 0)
+    lu.assertErrorMsgContains("there is no simulated chip number 2: 2 are simulated", mx.sim_use, 2)
+    mx.sim.stop()
+    lu.assertFalse(mx.is_simulated())
+    lu.assertErrorMsgContains("there is no simulated chip number 0: 0 are simulated", mx.sim_use, 0)
+end
 
 local function config_of(...)
     local words = {
@@ -20,53 +43,6 @@ local function config_of(...)
     return mx.config.load(words, { simulate = false })
 end
 
--- All actions of one stage on its chip, in their order: seconds by action, and the memory at the peak. The second step
--- starts like all later ones.
-local function run_stage(config, stage)
-    mx.sim.stop()
-    mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config))
-    local layout = mx.mesh.plan(config, mx.ranks()).layout
-    mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config),
-        mx.mesh.rank_at(layout, { stage = stage - 1 }))
-    local mesh = mx.train.mesh(config)
-    local model = mx.models.new(config, mesh)
-    local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local own, seconds = model.parallel.stages, {}
-    local rows, S = mx.data.sequences(config, mesh), config.max_target_length
-    for _ = 1, 2 do
-        local step <close> = mx.step()
-        mx.reset_peak()
-        local batch = { tokens = mx.zeros({ rows, S }, "i32"), targets = mx.zeros({ rows, S }, "i32") }
-        local micros = driver.split({ batch }, own.microbatches)
-        local weights = {}
-        for i = 1, own.microbatches do
-            weights[i] = 1 / own.microbatches
-        end
-        local pass = driver.new(model, micros, weights, 1, true)
-        local function message()
-            return mx.zeros({ rows // own.microbatches, S, model.parallel.features }, model.shape.dtype)
-        end
-        for _, action in ipairs(own.schedule.actions[stage]) do
-            local chunk, start = action.chunk, mx.now()
-            if action.what == "F" then
-                pass:forward(chunk, action.micro, chunk > 1 and message() or nil):release()
-            elseif action.what == "W" then
-                pass:gradients_of_weights(chunk, action.micro)
-            else
-                local dx = pass:backward(chunk, action.micro, chunk < own.chunks and message() or nil)
-                if dx then
-                    dx:release()
-                end
-            end
-            seconds[("%s %d.%d"):format(action.what, chunk, action.micro)] = mx.now() - start
-        end
-        optimizer:step()
-    end
-    local peak = mx.memory().peak
-    mx.sim.stop()
-    return seconds, peak
-end
-
 for name, words in pairs({
     gpipe = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2",
     ["1f1b"] = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2 "
@@ -79,36 +55,27 @@ for name, words in pairs({
         .. "ici_fsdp_parallelism=2 pipeline_schedule=zb_h1",
     outside = "hardware=v5p-8 num_pipeline_microbatches=8 per_device_batch_size=4 pipeline_parallel_layers=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",
-    outside_zb = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_parallel_layers=4 "
-        .. "pipeline_schedule=zb",
+    outside_zb = "hardware=v5p-8 num_pipeline_microbatches=8 per_device_batch_size=4 pipeline_parallel_layers=4 "
+        .. "ici_fsdp_parallelism=2 pipeline_schedule=zb",
     outside_first = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_parallel_layers=4 "
         .. "decoder_block=deepseek attention_type=mla num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=1024 "
         .. "base_num_kv_heads=32 first_num_dense_layers=1 pipeline_schedule=zb_h1",
     interleaved_zb = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=zb_h1",
     interleaved = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=1f1b",
+    across_slices = "hardware=v5e-16 num_slices=2 dcn_pipeline_parallelism=2 num_pipeline_microbatches=8 "
+        .. "per_device_batch_size=1 ici_fsdp_parallelism=4 pipeline_schedule=1f1b async_reduce_scatter=false",
     fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",
 }) do
     TestExact["test_" .. name] = function()
         local config = config_of(words)
-        local result, seconds = mx.plan.simulate(config, config.hardware, 1), {}
-        local s = result.pipeline.schedule
-        for stage = 1, s.stages do
-            local own, peak = run_stage(config, stage)
-            for key, value in pairs(own) do
-                seconds[key] = value
-            end
-            lu.assertAlmostEquals(result.pipeline.peaks[stage] / peak, 1, 0.05, ("memory of stage %d"):format(stage))
+        local pipeline = mx.plan.simulate(config, config.hardware, config.num_slices).pipeline
+        local found = exact.step(config)
+        for stage, peak in ipairs(found.peaks) do
+            lu.assertAlmostEquals(pipeline.peaks[stage] / peak, 1, 0.05, ("memory of stage %d"):format(stage))
         end
-        local function of(what)
-            return function(chunk, micro)
-                return seconds[("%s %d.%d"):format(what, chunk, micro)]
-            end
-        end
-        local message = result.pipeline.times.message
-        local exact = schedule.replay(s, { F = of "F", B = of "B", W = of "W", message = message })
-        lu.assertAlmostEquals(result.pipeline.replay.duration / exact.duration, 1, 0.01)
-        lu.assertAlmostEquals(result.pipeline.replay.bubble, exact.bubble, 0.01)
+        lu.assertAlmostEquals(pipeline.replay.duration / found.duration, 1, 0.01)
+        lu.assertAlmostEquals(pipeline.replay.bubble, found.bubble, 0.01)
     end
 end
 

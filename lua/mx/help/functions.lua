@@ -436,6 +436,9 @@ halves:next().x --> {0, 0.5}]] },
         { "data.open(config, mesh)", "The token batches that a config describes.", code = [[
 local data = mx.data.open(mx.config.load { "model_name=tiny", "dataset_type=synthetic" })
 local tokens = data:next().tokens]] },
+        { "data.evaluation_sequences(config, mesh)", "Number of sequences of a rank's batch of evaluation.",
+            code = [[
+mx.data.evaluation_sequences(mx.config.load { "eval_interval=1", "eval_per_device_batch_size=2" }) --> 2]] },
         { "data.open_evaluation(data, mesh)", "The evaluation data of the same config.", code = [[
 local data = mx.data.open(mx.config.load { "model_name=tiny", "dataset_type=synthetic" })
 local batches = mx.data.open_evaluation(data):batches_of_pass()]] },

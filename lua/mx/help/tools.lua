@@ -185,6 +185,10 @@ local function reference(x, y) mx.mpi_reference("all_reduce", x, y, x:bytes()) e
             code = "mx.is_simulated() --> false" },
         { "sim_start(pod)", "Starts a simulated pod. mx.sim.start does this for a config.", code = [[
 local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
+        { "sim_add(pod)", "One more simulated chip beside the others, with its own clock, links and memory.",
+            code = 'local function add() return mx.sim_add(mx.sim.pod("v5e-256", 2)) end' },
+        { "sim_use(number)", "Makes a simulated chip current again.",
+            code = "local function back(number) mx.sim_use(number) end" },
         { "sim_stop()", "Returns to this machine.", code = "if mx.is_simulated() then mx.sim_stop() end" },
         { "sim_times(reset)", "Seconds of the simulated chip by purpose.",
             code = "local function times() return mx.sim_times() end" },

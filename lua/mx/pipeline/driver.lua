@@ -148,6 +148,8 @@ local function run(self, actions, forward, backward, gradients_of_weights)
             local y = forward(self, chunk, micro, came)
             if chunk < chunks then
                 pass_on("activation", chunk + 1, micro, y)
+            else
+                y:release() -- the loss has its own
             end
         elseif action.what == "W" then
             gradients_of_weights(self, chunk, micro)

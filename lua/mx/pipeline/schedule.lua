@@ -152,8 +152,11 @@ local function expected_duration(s)
     return last
 end
 
--- The message that an action causes; nil: none, or the stage itself needs what the action computes.
-local function message_of(s, action)
+--- The message that an action causes; nil: none, or the stage itself needs what the action computes.
+---@param s mx.PipelineSchedule
+---@param action mx.PipelineAction
+---@return mx.PipelineMessage?
+function schedule.message_of(s, action)
     local what, micro = action.what, action.micro
     local chunk = what == "F" and action.chunk + 1 or what == "B" and action.chunk - 1 or 0
     if chunk < 1 or chunk > play.chunks(s) then
@@ -170,7 +173,7 @@ end
 local function add_messages(s)
     local sent = {}
     in_expected_time(s, function(stage, action, stop)
-        local message = message_of(s, action)
+        local message = schedule.message_of(s, action)
         if message then
             sent[#sent + 1] = { stop, stage, message }
         end
@@ -227,7 +230,7 @@ local function check_messages(s)
     local wanted, n = {}, 0
     for _, actions in ipairs(s.actions) do
         for _, action in ipairs(actions) do
-            local m = message_of(s, action)
+            local m = schedule.message_of(s, action)
             if m then
                 wanted[("%s %d %d %d %d"):format(m.what, m.chunk, m.micro, m.from, m.to)], n = true, n + 1
             end

@@ -357,6 +357,19 @@ function sim.start(name, slices, values, rank)
     return hardware
 end
 
+--- Adds a chip of the same pod as seen by another rank, beside those that are simulated, and makes it current. It has
+--- its own clock, links, memory and mesh.
+---@param name string
+---@param slices integer
+---@param values? table<string, any>
+---@param rank integer
+---@return integer number for mx.sim_use, which makes it current again
+function sim.add(name, slices, values, rank)
+    local pod = sim.pod(name, slices, values)
+    pod.rank = rank
+    return mx.sim_add(pod)
+end
+
 --- Ends the simulation.
 function sim.stop()
     mx.sim_stop()

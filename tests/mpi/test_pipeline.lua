@@ -229,10 +229,14 @@ if RANKS == 4 then
     end
 
     function TestSteps.test_experts_on_a_mesh()
-        local mesh = "stage=2 expert=2 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2"
-        local run = on_mesh(EXPERTS, mesh)
-        assert_close(run, reference(EXPERTS), mesh)
-        assert_same_routing(run, reference(EXPERTS), mesh)
+        for mesh, model in util.sorted_pairs({
+            ["stage=2 expert=2 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2"] = EXPERTS,
+            ["expert=2 pipeline_schedule=1f1b " .. OUTSIDE] = LATENT,
+        }) do
+            local run = on_mesh(model, mesh)
+            assert_close(run, reference(model), mesh)
+            assert_same_routing(run, reference(model), mesh)
+        end
     end
 end
 
@@ -412,7 +416,7 @@ if RANKS == 2 and not os.getenv "MXLUA_NODE_RANKS" then
                 run.optimizer:step()
             end
             real[i] = mx.memory().peak - before
-            lu.assertAlmostEquals(planned[i] / real[i], 1, 0.05, kind)
+            lu.assertAlmostEquals(planned[i] / real[i], 1, 0.03, kind)
             for _, t in pairs(run.model.params) do
                 t:release()
             end

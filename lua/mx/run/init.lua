@@ -571,8 +571,9 @@ function Run:finish()
     local stages = self.model.parallel.stages
     local bubble = stages and mx.pipeline.driver.bubble(self.model)
     if bubble then
-        say("pipeline: stages waited for each other %.1f %% of the time; with equal stages it would be %.1f %%",
-            100 * bubble, 100 * mx.pipeline.schedule.bubble(stages.schedule))
+        say("pipeline: stages waited for each other %.1f %% of the time; %s it would be %.1f %%", 100 * bubble,
+            stages.outside and "by their FLOPs" or "with equal stages",
+            100 * mx.pipeline.schedule.bubble(stages.schedule))
     end
     beat(self, true)
     if self.stopped and self.step < config.steps then

@@ -16,6 +16,8 @@ local help = {}
 ---@field text string
 ---@field options table[] of an operation: name, standard, doc
 ---@field torch string[] names of PyTorch and other libraries
+---@field key string the name as lookups compare it
+---@field torch_keys string[]
 ---@field code? string the example; only gradients and steps of operations have none
 
 local function words_of(text)
@@ -24,6 +26,23 @@ local function words_of(text)
         words[#words + 1] = word:match("^%s*(.-)%s*$")
     end
     return words
+end
+
+-- How names of PyTorch begin that are known without that, or with something shorter.
+local PREFIXES = {
+    { "^mx%.", "" }, { "^torch%.", "" }, { "^t:", "" }, { "^tensor%.", "" }, { "%(%)$", "" },
+    { "^nn%.functional%.", "f." }, { "^functional%.", "f." }, { "^nn%.module%.", "module." },
+    { "^optim%.lr_scheduler%.", "" }, { "^lr_scheduler%.", "" }, { "^optim%.swa_utils%.", "" }, { "^swa_utils%.", "" },
+    { "^optim%.optimizer%.", "optimizer." }, { "^utils%.data%.distributed%.", "" }, { "^utils%.data%.", "" },
+    { "^autograd%.profiler%.", "profiler." }, { "^distributed%.fsdp%.", "" }, { "^distributed%.device_mesh%.", "" },
+}
+
+local function plain(word)
+    word = word:lower()
+    for _, prefix in ipairs(PREFIXES) do
+        word = word:gsub(prefix[1], prefix[2])
+    end
+    return word
 end
 
 local function new_entry(given, section)
@@ -50,6 +69,15 @@ local function new_entry(given, section)
     return entry
 end
 
+-- What lookups compare.
+local function with_keys(entry)
+    entry.key, entry.torch_keys = plain(entry.name), {}
+    for i, name in ipairs(entry.torch) do
+        entry.torch_keys[i] = plain(name)
+    end
+    return entry
+end
+
 local sections -- made when first used
 
 --- All entries by section. The last section has the operations that operations.lua leaves out.
@@ -63,7 +91,7 @@ function help.sections()
         for _, given in ipairs(require("mx.help." .. file)) do
             local section = { title = given.title, elsewhere = given.elsewhere, entries = {} }
             for i, one in ipairs(given) do
-                section.entries[i] = new_entry(one, given)
+                section.entries[i] = with_keys(new_entry(one, given))
                 has[section.entries[i].name] = true
             end
             list[#list + 1] = section
@@ -72,29 +100,12 @@ function help.sections()
     local rest = { title = "Gradients and steps of operations", entries = {} }
     for _, name in ipairs(mx.ops()) do
         if not has[name] then
-            rest.entries[#rest.entries + 1] = new_entry({ name }, rest)
+            rest.entries[#rest.entries + 1] = with_keys(new_entry({ name }, rest))
         end
     end
     list[#list + 1] = rest
     sections = list
     return list
-end
-
--- How names of PyTorch begin that are known without that, or with something shorter.
-local PREFIXES = {
-    { "^mx%.", "" }, { "^torch%.", "" }, { "^t:", "" }, { "^tensor%.", "" }, { "%(%)$", "" },
-    { "^nn%.functional%.", "f." }, { "^functional%.", "f." }, { "^nn%.module%.", "module." },
-    { "^optim%.lr_scheduler%.", "" }, { "^lr_scheduler%.", "" }, { "^optim%.swa_utils%.", "" }, { "^swa_utils%.", "" },
-    { "^optim%.optimizer%.", "optimizer." }, { "^utils%.data%.distributed%.", "" }, { "^utils%.data%.", "" },
-    { "^autograd%.profiler%.", "profiler." }, { "^distributed%.fsdp%.", "" }, { "^distributed%.device_mesh%.", "" },
-}
-
-local function plain(word)
-    word = word:lower()
-    for _, prefix in ipairs(PREFIXES) do
-        word = word:gsub(prefix[1], prefix[2])
-    end
-    return word
 end
 
 local function last(word)
@@ -103,15 +114,13 @@ end
 
 -- How well an entry fits a word: 1 our name, 2 its last part, 3 a name of PyTorch, 4 its last part; nil: not at all.
 local function level(entry, word)
-    local name = plain(entry.name)
-    if name == word and not entry.elsewhere then
+    if entry.key == word and not entry.elsewhere then
         return 1
-    elseif last(name) == word and not entry.elsewhere then
+    elseif last(entry.key) == word and not entry.elsewhere then
         return 2
     end
     local best
-    for _, other in ipairs(entry.torch) do
-        other = plain(other)
+    for _, other in ipairs(entry.torch_keys) do
         if other == word then
             return 3
         elseif last(other) == word then
@@ -154,7 +163,7 @@ end
 function help.of_torch(name)
     local names = {}
     for _, entry in ipairs((find(plain(name)))) do
-        if level(entry, plain(name)) >= 3 and not entry.elsewhere then
+        if not entry.elsewhere and level(entry, plain(name)) >= 3 then
             names[#names + 1] = (entry.is_method and "t:" or "mx.") .. entry.name
         end
     end

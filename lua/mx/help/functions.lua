@@ -444,7 +444,5 @@ local data = mx.data.open(mx.config.load { "model_name=tiny", "dataset_type=synt
 local batches = mx.data.open_evaluation(data):batches_of_pass()]] },
         { "data.sequences(config, mesh)", "Number of sequences in a batch of a rank.", code = [[
 mx.data.sequences(mx.config.load { "model_name=tiny", "per_device_batch_size=3" }) --> 3]] },
-        { "data.evaluation_sequences(config, mesh)", "The same of a batch of evaluation.", code = [[
-mx.data.evaluation_sequences(mx.config.load { "model_name=tiny", "per_device_batch_size=3" }) --> 3]] },
     },
 }

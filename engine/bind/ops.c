@@ -448,9 +448,12 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
     bool variadic = false;
     for (; op->inputs[named]; named++)
         variadic = variadic || strstr(op->inputs[named], "...");
+    int numbers = named; /* optional inputs are no numbers: these are options without their names */
+    while (numbers > 0 && strchr(op->inputs[numbers - 1], '?'))
+        numbers--;
     for (int i = 1; i <= n; i++) {
         int type = lua_type(L, i);
-        bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && !variadic && i <= named);
+        bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && !variadic && i <= numbers);
         if (is_input)
             continue;
         if (variadic && type == LUA_TTABLE && is_empty(L, i))

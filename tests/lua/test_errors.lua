@@ -185,6 +185,9 @@ end
 
 function TestErrors.test_an_empty_list()
     refused({ "concat: the list of tensors is empty" }, function() return mx.concat({}, { dim = 1 }) end)
+    refused({ "dropout: argument 2, 0.1, is no tensor; options are given by name, as in {rate = 0.1}" }, function()
+        return mx.dropout(mx.ones(2), 0.1)
+    end)
     refused({ "concat: argument 3, 1, is no tensor; options are given by name, as in {dim = 1}" }, function()
         return mx.concat({ mx.ones(2), mx.ones(2) }, 1)
     end)

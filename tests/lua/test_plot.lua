@@ -85,6 +85,8 @@ function TestPlot.test_histograms_count()
     text = drawn { kind = "histogram", bins = 2, low = 0, high = 2, series = { { name = "a", y = { 0, 5, 1 } } } }
     lu.assertStrContains(text, "1 values are outside of low and high")
     lu.assertStrContains(drawn { kind = "histogram", values = mx.ones(5), bins = 1 }, "5 from 1 to 2")
+    local grid = mx.ones(2, 3):requires_grad() -- of any shape
+    lu.assertStrContains(drawn { kind = "histogram", values = grid, bins = 1 }, "6 from 1 to 2")
 end
 
 -- The pixels of a data URI, and its size: undoes png.uri, with a check of every checksum.

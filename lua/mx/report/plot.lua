@@ -172,7 +172,11 @@ local function histogram_values(o, notes)
     for i, one in ipairs(list) do
         local name = one.name or ("series %d"):format(i)
         local finite = {}
-        local values = list_of(name, one.y or one.values, 1)
+        local given = one.y or one.values
+        if type(given) == "userdata" and getmetatable(given) == "mx.tensor" then
+            given = given:detach():view(-1)
+        end
+        local values = list_of(name, given, 1)
         for _, value in ipairs(values) do
             if is_finite(value) then
                 finite[#finite + 1] = value
@@ -343,8 +347,9 @@ end
 ---@param o table file: its path, .svg or .html; kind: "line" (default), "scatter", "histogram", "heatmap" or "images";
 ---       title, caption, x_label, y_label; x_log, y_log: logarithmic axes; low, high: the range of y, of a histogram or
 ---       of colours. Lines and points: y, and x (default 1, 2, ...), or series = { { name, x, y, dashed, marks }, ...}.
----       Histograms: values or series, bins. heatmap: values (rows, columns). images: values (N, H, W) or (N, H, W,
----       3), columns. All values are lists or tensors. charts: several such tables for one HTML page
+---       Histograms: values (a tensor of any shape) or series, bins. heatmap: values (rows, columns). images: values
+---       (N, H, W) or (N, H, W, 3), columns. All values are lists or tensors. charts: several such tables for one HTML
+---       page
 function plot.plot(o)
     local names = table.move(OPTIONS, 1, #OPTIONS, 1, { [#OPTIONS + 1] = "charts" })
     for _, kind in ipairs(type(o) == "table" and KINDS or {}) do

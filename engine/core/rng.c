@@ -38,6 +38,18 @@ uint32_t mx_rng_u32(uint64_t seed, uint64_t offset, uint64_t index)
     return block[index % MX_RNG_GROUP / 16];
 }
 
+static uint32_t half_of(uint64_t seed, uint64_t offset, uint64_t group, uint64_t element)
+{
+    uint32_t block[4];
+    mx_philox(seed, offset, 16 * group + element % 32 / 2, block);
+    return block[element / 32] >> 16 * (element % 2) & 0xffff;
+}
+
+uint32_t mx_rng_mask(uint64_t seed, uint64_t offset, uint64_t group, uint64_t element)
+{
+    return half_of(seed, offset, group, element) << 16 | half_of(seed, offset, group | MX_RNG_FURTHER, element);
+}
+
 /* ln x for x in (0, 1] that is not denormal. Coefficients: Cephes logf (Moshier, netlib). */
 static float log_unit(float x)
 {

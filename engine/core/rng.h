@@ -19,6 +19,14 @@ void mx_rng_words(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words
 /* The word of one element. */
 uint32_t mx_rng_u32(uint64_t seed, uint64_t offset, uint64_t index);
 
+/* 32 random bits for an element of a mask: for element 32 w + 2 j + h of a group of 128, half h (0: the lower one) of
+ * word w of block 16 group + j are the upper bits. They decide almost always, so four words serve eight elements. The
+ * same half of the same word of group + MX_RNG_FURTHER are the lower bits, which are only drawn where the upper ones
+ * are those of the threshold. */
+enum { MX_RNG_MASK_GROUP = 2 * MX_RNG_GROUP };
+#define MX_RNG_FURTHER (1ULL << 58)
+uint32_t mx_rng_mask(uint64_t seed, uint64_t offset, uint64_t group, uint64_t element);
+
 /* 32 random bits of element `number` under a key, from few operations: only for the rounding of updates. The integer
  * hash lowbias32 (Wellons, "Prospecting for Hash Functions", 2018) with a key before each product. */
 static inline uint32_t mx_rng_hash(uint32_t key0, uint32_t key1, uint32_t number)

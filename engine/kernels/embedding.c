@@ -2,8 +2,8 @@
 
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
-#include <omp.h>
 #include <string.h>
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
@@ -50,116 +50,104 @@ void mx_embedding_gather(const mx_embedding *e)
     }
 }
 
-/* The ids that occur more than OFTEN times, and the sums of their rows. */
-enum { OFTEN = 256 };
+/* ---- sums ---- */
 
-typedef struct often {
-    int64_t n, bytes;
-    int32_t *slot;  /* (vocab): index of a row among the n, or -1; NULL: no id occurs often */
-    int32_t *row;   /* (n) */
-    int32_t *added; /* (threads, n): rows in `run` */
-    float *run;     /* (n, width): of at most OFTEN tokens */
-    double *sum;    /* (n, width): of the full runs */
-} often;
+/* Tokens by row: those of row r are order[start[r]] to before order[start[r + 1]], in their own order. */
+typedef struct by_row {
+    int32_t *start, *order; /* (vocab + 1), (tokens) */
+    int64_t bytes;          /* of both, one block from start on */
+} by_row;
 
-/* Finds them. The one block that *o needs is o->slot; NULL, without an error, where there are none. */
-static mx_status find_often(const mx_embedding_sum *e, int threads, often *o)
+static mx_status sort_by_row(const mx_embedding_sum *e, by_row *b)
 {
-    *o = (often){0};
-    if (e->tokens <= OFTEN)
-        return MX_OK;
-    int64_t counts_bytes = e->vocab * (int64_t)sizeof(int32_t);
-    int32_t *counts;
-    MX_TRY(mx_pool_alloc(counts_bytes, (void **)&counts));
-    memset(counts, 0, (size_t)counts_bytes);
+    b->bytes = (e->vocab + 1 + e->tokens) * (int64_t)sizeof(int32_t);
+    MX_TRY(mx_pool_alloc(b->bytes, (void **)&b->start));
+    b->order = b->start + e->vocab + 1;
+    memset(b->start, 0, (size_t)(e->vocab + 1) * sizeof *b->start);
     for (int64_t t = 0; t < e->tokens; t++) {
         int64_t row = row_of(e->ids[t], e->first, e->vocab);
-        o->n += row >= 0 && counts[row] <= OFTEN && ++counts[row] > OFTEN;
+        if (row >= 0)
+            b->start[row + 1]++;
     }
-    mx_status status = MX_OK;
-    if (o->n > 0) {
-        int64_t rows = o->n * e->width;
-        o->bytes = rows * (int64_t)(sizeof *o->sum + sizeof *o->run) +
-                   (e->vocab + (1 + threads) * o->n) * (int64_t)sizeof(int32_t);
-        status = mx_pool_alloc(o->bytes, (void **)&o->sum);
+    for (int64_t row = 0; row < e->vocab; row++)
+        b->start[row + 1] += b->start[row];
+    for (int64_t t = 0; t < e->tokens; t++) {
+        int64_t row = row_of(e->ids[t], e->first, e->vocab);
+        if (row >= 0)
+            b->order[b->start[row]++] = (int32_t)t;
     }
-    if (status == MX_OK && o->n > 0) {
-        memset(o->sum, 0, (size_t)o->bytes);
-        o->run = (float *)(o->sum + o->n * e->width);
-        o->row = (int32_t *)(o->run + o->n * e->width);
-        o->added = o->row + o->n;
-        o->slot = o->added + threads * o->n;
-        int32_t n = 0;
-        for (int64_t row = 0; row < e->vocab; row++) {
-            o->slot[row] = counts[row] > OFTEN ? n : -1;
-            if (counts[row] > OFTEN)
-                o->row[n++] = (int32_t)row;
-        }
-    }
-    mx_pool_free(counts, counts_bytes);
-    return status;
+    memmove(b->start + 1, b->start, (size_t)e->vocab * sizeof *b->start); /* each has moved to the next one's */
+    b->start[0] = 0;
+    return MX_OK;
 }
 
-/* Adds a run to its sum and resets it. */
-static void end_run(float *run, double *sum, int64_t n)
-{
-    for (int64_t j = 0; j < n; j++) {
-        sum[j] += run[j];
-        run[j] = 0;
-    }
-}
+/* An id that occurs more than OFTEN times is summed in runs of so many tokens. STRIP: columns that are summed together,
+ * in the first-level cache. */
+enum { OFTEN = 256, STRIP = 4096, FORESEEN = 1024 };
 
-/* Does columns [first, last) of the rows with row % groups == group. */
-static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *added, int64_t groups, int64_t group,
-                        int64_t first, int64_t last)
+/* sum[j] += the n columns from `first` on of the tokens' rows of dy. `end`: of all tokens. */
+static void add_tokens(const mx_embedding_sum *e, const int32_t *tokens, int64_t count, const int32_t *end,
+                       int64_t first, int64_t n, float *sum)
 {
     const mx_row_paths *path = mx_kernels_current()->rows;
-    int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), n = last - first;
-    for (int64_t t = 0; t < e->tokens; t++) {
-        int64_t row = row_of(e->ids[t], e->first, e->vocab);
-        if (row < 0 || (groups > 1 && row % groups != group))
-            continue;
-        int32_t slot = o->slot ? o->slot[row] : -1;
-        int64_t to = (slot < 0 ? row : slot) * e->width + first;
-        path->add((slot < 0 ? e->grad : o->run) + to, MX_F32, (const char *)e->dy + (t * e->width + first) * bytes,
-                  e->dtype, e->scale, n);
-        if (added && slot >= 0 && ++added[slot] == OFTEN) {
-            end_run(o->run + to, o->sum + to, n);
-            added[slot] = 0;
-        }
-    }
-    for (int64_t slot = 0; slot < o->n; slot++) {
-        if (groups > 1 && o->row[slot] % groups != group)
-            continue;
-        double *sum = o->sum + slot * e->width + first;
-        float *grad = e->grad + o->row[slot] * e->width + first;
-        end_run(o->run + slot * e->width + first, sum, n);
-        for (int64_t j = 0; j < n; j++)
-            grad[j] = (float)(grad[j] + sum[j]);
+    int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), step = e->width * bytes;
+    const char *dy = (const char *)e->dy + first * bytes;
+    for (int64_t k = 0; k < count; k++) {
+        if (tokens + k + 1 < end) /* the processor does not foresee where the next row is, but how it continues */
+            for (int64_t i = 0; i < mx_min(FORESEEN, n * bytes); i += 64)
+                __builtin_prefetch(dy + tokens[k + 1] * step + i);
+        path->add(sum, MX_F32, dy + tokens[k] * step, e->dtype, e->scale, n);
     }
 }
 
-/* Threads share the elements of the gradient by column and by id, never by token. */
+/* Runs of OFTEN tokens in f32, added up in f64, and the number that was there. */
+static void add_often(const mx_embedding_sum *e, const int32_t *tokens, int64_t count, const int32_t *end,
+                      int64_t first, int64_t n, float *sum)
+{
+    double all[STRIP] = {0};
+    float run[STRIP];
+    for (int64_t k = 0; k < count; k += OFTEN) {
+        memset(run, 0, (size_t)n * sizeof *run);
+        add_tokens(e, tokens + k, mx_min(OFTEN, count - k), end, first, n, run);
+        for (int64_t j = 0; j < n; j++)
+            all[j] += run[j];
+    }
+    for (int64_t j = 0; j < n; j++)
+        sum[j] = (float)(sum[j] + all[j]);
+}
+
+static void add_strip(const mx_embedding_sum *e, const by_row *b, int64_t row, int64_t first, bool stream)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    const int32_t *tokens = b->order + b->start[row], *end = b->order + b->start[e->vocab];
+    int64_t count = b->start[row + 1] - b->start[row], n = mx_min(STRIP, e->width - first);
+    float *grad = e->grad + row * e->width + first, sum[STRIP];
+    if (count == 0 && !e->replace)
+        return;
+    if (e->replace)
+        memset(sum, 0, (size_t)n * sizeof *sum);
+    else
+        memcpy(sum, grad, (size_t)n * sizeof *sum);
+    if (count > OFTEN)
+        add_often(e, tokens, count, end, first, n, sum);
+    else
+        add_tokens(e, tokens, count, end, first, n, sum);
+    paths->copy(sum, grad, n * (int64_t)sizeof *sum, stream);
+}
+
+/* Threads share the elements of the gradient, never the tokens. Rows differ in their tokens, so they are given out as
+ * threads become free. */
 mx_status mx_embedding_add(const mx_embedding_sum *e)
 {
-    enum { COLUMNS = 256 };
-    often o;
-    MX_TRY(find_often(e, omp_get_max_threads(), &o));
-#pragma omp parallel if (e->tokens * e->width > 32768)
-    {
-        int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-        int64_t slices = (e->width + COLUMNS - 1) / COLUMNS;
-        slices = slices < threads ? slices : threads;
-        int64_t groups = slices > 0 ? threads / slices : 0; /* threads beyond slices * groups have nothing to do */
-        if (groups > 0 && me < slices * groups) {
-            int64_t slice = me % slices, group = me / slices;
-            int64_t units = (e->width + 15) / 16; /* slices begin at cache lines */
-            int64_t first = slice * units / slices * 16, last = (slice + 1) * units / slices * 16;
-            add_columns(e, &o, o.added ? o.added + me * o.n : NULL, groups, group, first,
-                        last < e->width ? last : e->width);
-        }
-    }
-    if (o.sum)
-        mx_pool_free(o.sum, o.bytes);
+    int64_t strips = mx_ceil_div(e->width, STRIP), together = 8 + 2 * STRIP / mx_max(1, e->width);
+    bool stream = e->replace && mx_should_stream(e->vocab * e->width * (int64_t)sizeof *e->grad);
+    by_row b;
+    MX_TRY(sort_by_row(e, &b));
+#pragma omp parallel for schedule(dynamic) if (e->tokens * e->width > 32768)
+    for (int64_t row = 0; row < e->vocab; row += together)
+        for (int64_t s = 0; s < strips; s++)
+            for (int64_t r = row; r < mx_min(e->vocab, row + together); r++)
+                add_strip(e, &b, r, s * STRIP, stream);
+    mx_pool_free(b.start, b.bytes);
     return MX_OK;
 }

@@ -6,6 +6,8 @@
 #include "core/dtype.h"
 #include "core/status.h"
 
+#include <stdbool.h>
+
 /* The first position in ids[0 .. n) that is not in [0, vocab); -1 when all are. */
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab);
 
@@ -22,7 +24,8 @@ typedef struct mx_embedding {
 /* out[t] = scale table[ids[t] - first] */
 void mx_embedding_gather(const mx_embedding *e);
 
-/* grad[ids[t] - first] += scale dy[t] for dy (tokens, width), f32 or bf16, and grad (vocab, width) f32. Each element is
+/* grad[ids[t] - first] += scale dy[t] for dy (tokens, width), f32 or bf16, and grad (vocab, width) f32. `replace`: grad
+ * need not have values, and counts as zeros. A row is summed in the caches and written once. Each element is
  * summed in the order of t by one thread, so the bits do not depend on how many threads there are. An id that occurs
  * often is summed in f32 over 256 tokens at a time; these sums are added in f64. MX_ERR_MEMORY when there is no room
  * for them. */
@@ -33,6 +36,7 @@ typedef struct mx_embedding_sum {
     mx_dtype dtype;
     float scale;
     float *grad;
+    bool replace;
 } mx_embedding_sum;
 mx_status mx_embedding_add(const mx_embedding_sum *e);
 

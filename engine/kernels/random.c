@@ -1,23 +1,22 @@
 #include "kernels/random.h"
 
+#include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 
-typedef enum kind { UNIFORM, NORMAL, DROP } kind;
+typedef enum kind { UNIFORM, NORMAL } kind;
 
 typedef struct job {
     kind kind;
     mx_stream s;
-    float a, b; /* least and width, mean and std, or (b) the scale of what is kept */
+    float a, b; /* least and width, or mean and std */
     float greatest;
-    int32_t threshold;
-    const int32_t *rows;   /* which stream each row draws from, or NULL */
-    const mx_part *part;   /* or NULL: each row begins at the first element of its stream */
+    const mx_part *part;   /* or NULL: all rows */
     int outer;             /* of the part's dimensions: those that count its rows */
     int64_t rows_n, width; /* y is so many rows of so many elements, neighbours in their stream */
-    int64_t column;        /* without a part: the element of its stream with which a row begins */
-    mx_array x, y;
+    mx_array y;
     const mx_random_paths *paths;
     const mx_elementwise_paths *convert;
 } job;
@@ -28,39 +27,32 @@ typedef struct drawn {
     float value[MX_RNG_GROUP];
 } drawn;
 
+static uint64_t group_of(mx_stream s, int64_t group) { return (uint64_t)group | (s.drawn ? 1ULL << 59 : 0); }
+
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
-/* The numbers of a group; or with DROP n elements of x from `first` on, some of them dropped, which belong to the
- * group's numbers from `skip` on. */
-static void draw(const job *j, uint64_t offset, int64_t group, int64_t skip, int64_t first, int64_t n,
-                 float value[MX_RNG_GROUP])
+/* The numbers of a group. */
+static void draw(const job *j, int64_t group, float value[MX_RNG_GROUP])
 {
     uint32_t words[MX_RNG_GROUP];
-    j->paths->words(j->s.seed, offset, (uint64_t)group | (j->s.drawn ? 1ULL << 59 : 0), words);
+    j->paths->words(j->s.seed, j->s.offset, group_of(j->s, group), words);
     if (j->kind == UNIFORM) {
         float least = j->a, width = j->b, greatest = j->greatest;
         for (int i = 0; i < MX_RNG_GROUP; i++) {
             float u = least + width * mx_rng_unit(words[i]);
             value[i] = u > greatest ? greatest : u;
         }
-    } else if (j->kind == NORMAL) {
+    } else {
         j->paths->normals(words, value);
         for (int i = 0; i < MX_RNG_GROUP; i++)
             value[i] = j->a + j->b * value[i];
-    } else {
-        float x[MX_RNG_GROUP] = {0};
-        if (mx_is_bf16(j->x.dtype))
-            j->convert->to_f32(at(j->x, first), x + skip, n, false);
-        else
-            memcpy(x + skip, at(j->x, first), (size_t)n * sizeof *x);
-        j->paths->drop(words, j->threshold, j->b, x, value);
     }
 }
 
 /* The element of its stream with which a row begins. */
 static int64_t start_of(const job *j, int64_t row)
 {
-    int64_t start = j->column, stride = 1;
+    int64_t start = 0, stride = 1;
     for (int d = j->part ? j->part->n_dims - 1 : -1; d >= 0; d--) {
         int64_t size = d < j->outer ? j->part->size[d] : 1;
         start += (j->part->start[d] + row % size) * stride;
@@ -79,8 +71,8 @@ static void run_group(const job *j, int64_t row, int64_t k, drawn *last)
     if (n <= 0)
         return;
     int64_t first = row * j->width + from;
-    if (j->kind == DROP || j->rows || group != last->group)
-        draw(j, j->s.offset + (uint64_t)(j->rows ? j->rows[row] : 0), group, skip, first, n, last->value);
+    if (group != last->group)
+        draw(j, group, last->value);
     last->group = group;
     if (mx_is_bf16(j->y.dtype))
         j->convert->to_bf16(last->value + skip, at(j->y, first), n, false);
@@ -92,8 +84,7 @@ static void run(job *j)
 {
     j->paths = mx_kernels_current()->random;
     j->convert = mx_kernels_current()->elementwise;
-    int64_t n = j->rows_n * j->width,
-            shift = j->part || j->column > 0 ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
+    int64_t n = j->rows_n * j->width, shift = j->part ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
     int64_t of_row = (j->width + shift + MX_RNG_GROUP - 1) / MX_RNG_GROUP, groups = n > 0 ? j->rows_n * of_row : 0;
 #pragma omp parallel if (n >= MX_PARALLEL_FROM)
     {
@@ -160,17 +151,80 @@ void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *pa
     run(&j);
 }
 
+/* ---- dropout ---- */
+
+typedef struct dropout {
+    mx_stream s;
+    uint32_t threshold; /* a mask's bits below it are dropped */
+    float scale;        /* of what is kept */
+    const int32_t *rows;
+    int64_t width, column;
+    mx_array x, y;
+    bool stream;
+} dropout;
+
+/* Whole groups: y becomes x, some of it dropped. Their lower bits are drawn where the upper ones do not decide. */
+static void drop_groups(const dropout *d, uint64_t offset, int64_t group, int64_t n, mx_array x, mx_array y,
+                        bool stream)
+{
+    const mx_random_paths *paths = mx_kernels_current()->random;
+    const mx_stream s = {.seed = d->s.seed, .offset = offset};
+    uint64_t number = group_of(d->s, group);
+    uint32_t upper = d->threshold >> 16, ties = paths->drop(s, number, n, upper, d->scale, x, y, stream);
+    for (; ties && d->threshold & 0xffff; ties &= ties - 1) {
+        int64_t g = __builtin_ctz(ties);
+        uint32_t words[MX_RNG_GROUP];
+        paths->words(s.seed, offset, number + (uint64_t)g, words);
+        for (int i = 0; i < MX_RNG_MASK_GROUP; i++)
+            if ((words[i / 32 * 16 + i % 32 / 2] >> 16 * (i % 2) & 0xffff) == upper &&
+                mx_rng_mask(s.seed, offset, number + (uint64_t)g, (uint64_t)i) < d->threshold)
+                mx_set_float(y.data, g * MX_RNG_MASK_GROUP + i, 0, y.dtype);
+    }
+}
+
+/* Groups first to before `last` of those that a row touches, counted from 0. */
+static void drop_part(const dropout *d, int64_t row, int64_t first, int64_t last)
+{
+    enum { GROUP = MX_RNG_MASK_GROUP };
+    uint64_t offset = d->s.offset + (uint64_t)(d->rows ? d->rows[row] : 0);
+    int64_t bytes = (int64_t)mx_dtype_bytes(d->x.dtype), group = d->column / GROUP, start = group * GROUP - d->column;
+    for (int64_t g = first, n; g < last; g += n) {
+        int64_t from = start + g * GROUP; /* its first element in the row; may be before it */
+        n = mx_min(last - g, (d->width - from) / GROUP);
+        if (from >= 0 && n > 0) {
+            int64_t i = row * d->width + from;
+            drop_groups(d, offset, group + g, n, (mx_array){at(d->x, i), d->x.dtype},
+                        (mx_array){at(d->y, i), d->y.dtype}, d->stream);
+            continue;
+        }
+        char room[GROUP * sizeof(float)] = {0};
+        int64_t low = mx_max(from, 0), high = mx_min(from + GROUP, d->width), i = row * d->width + low;
+        char *part = room + (low - from) * bytes;
+        n = 1;
+        if (high <= low)
+            continue;
+        memcpy(part, at(d->x, i), (size_t)((high - low) * bytes));
+        drop_groups(d, offset, group + g, 1, (mx_array){room, d->x.dtype}, (mx_array){room, d->x.dtype}, false);
+        memcpy(at(d->y, i), part, (size_t)((high - low) * bytes));
+    }
+}
+
 void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, int64_t column, mx_array x, mx_array y,
                 int64_t n)
 {
-    run(&(job){.kind = DROP,
-               .s = s,
-               .b = (float)(1.0 / (1.0 - rate)),
-               .threshold = (int32_t)(rate * 0x1p24 + 0.5),
-               .rows = rows,
-               .rows_n = n > 0 ? n / width : 0,
-               .width = width,
-               .column = column,
-               .x = x,
-               .y = y});
+    enum { TOGETHER = 32 }; /* groups */
+    const dropout d = {.s = s,
+                       .threshold = (uint32_t)fmin(rate * 0x1p32 + 0.5, 0x1p32 - 1),
+                       .scale = (float)(1.0 / (1.0 - rate)),
+                       .rows = rows,
+                       .width = width,
+                       .column = column,
+                       .x = x,
+                       .y = y,
+                       .stream = x.data != y.data && mx_should_stream(2 * n * (int64_t)mx_dtype_bytes(x.dtype))};
+    int64_t groups = mx_ceil_div(column % MX_RNG_MASK_GROUP + width, MX_RNG_MASK_GROUP);
+    int64_t parts = mx_ceil_div(groups, TOGETHER), items = n > 0 ? n / width * parts : 0;
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < items; i++)
+        drop_part(&d, i / parts, i % parts * TOGETHER, mx_min(groups, (i % parts + 1) * TOGETHER));
 }

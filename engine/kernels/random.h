@@ -30,19 +30,22 @@ typedef struct mx_part {
 /* The elements that the part has of the array which mx_random_normal would make, to the same bits, as a dense array. */
 void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *part, mx_array y);
 
-/* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x.
- * The n elements are rows of `width` (n where they are one row). Element j of row r draws number column + j of the
- * stream (seed, offset + rows[r]): a row's mask depends on its number alone, whichever rows are beside it, and a part
- * of the columns has the mask of the whole row. rows == NULL: all are 0. */
+/* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0 (where mx_rng_mask is below 2^32 rate); 0 <= rate < 1. x
+ * and y f32 or bf16. y may be x. The n elements are rows of `width` (n where they are one row). Element j of row r
+ * draws number column + j of the stream (seed, offset + rows[r]): a row's mask depends on its number alone, whichever
+ * rows are beside it, and a part of the columns has the mask of the whole row. rows == NULL: all are 0. */
 void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, int64_t column, mx_array x, mx_array y,
                 int64_t n);
 
-/* For one instruction set, one group of elements: as mx_rng_words and mx_rng_normals; and y[i] = words[i] >> 8 at or
- * above `threshold` ? scale x[i] : 0. */
+/* For one instruction set: one group of elements as mx_rng_words and mx_rng_normals; and of masks, see mx_rng_mask, `n`
+ * groups from `group` on: y[i] = upper bits at or above `threshold` ? scale x[i] : 0, where x and y, which may be x,
+ * have the groups' elements. Bit g of the result says that some upper bits of group g are the threshold's; n is at
+ * most 32. `stream`: past the caches, if y lies at a multiple of 64 bytes. */
 typedef struct mx_random_paths {
     void (*words)(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words[MX_RNG_GROUP]);
     void (*normals)(const uint32_t words[MX_RNG_GROUP], float normals[MX_RNG_GROUP]);
-    void (*drop)(const uint32_t words[MX_RNG_GROUP], int32_t threshold, float scale, const float *x, float *y);
+    uint32_t (*drop)(mx_stream s, uint64_t group, int64_t n, uint32_t threshold, float scale, mx_array x, mx_array y,
+                     bool stream);
 } mx_random_paths;
 
 #endif

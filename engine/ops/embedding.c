@@ -164,11 +164,13 @@ static mx_status want_gradient(const mx_call *call, int ids)
     return mx_want_shape(call, ids, &rows);
 }
 
-static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor *ids, const mx_tensor *dy)
+static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor *ids, const mx_tensor *dy, bool replace)
 {
     const embedding_grad_attr *attr = mx_call_attr(call);
     MX_TRY(check_ids(call, ids, grad->shape.size[0]));
     if (grad->dtype == MX_F64) {
+        if (replace)
+            mx_zero_runs(mx_data(grad), 0, 1, mx_bytes(grad));
         mx_f64_gather_add(mx_count(ids), mx_row_width(dy), grad->shape.size[0], attr->part.first, mx_data(ids),
                           attr->scale, mx_data(dy), mx_data(grad));
         return MX_OK;
@@ -181,7 +183,8 @@ static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor 
                                                 .dy = mx_data(dy),
                                                 .dtype = dy->dtype,
                                                 .scale = (float)attr->scale,
-                                                .grad = mx_f32(grad)});
+                                                .grad = mx_f32(grad),
+                                                .replace = replace});
 }
 
 static mx_status infer_embedding_acc(mx_call *call)
@@ -203,7 +206,10 @@ static mx_cost cost_embedding_acc(const mx_call *call)
                      .bytes_written = 4 * values};
 }
 
-static mx_status host_embedding_acc(mx_call *call) { return add_rows(call, call->in[0], call->in[1], call->in[2]); }
+static mx_status host_embedding_acc(mx_call *call)
+{
+    return add_rows(call, call->in[0], call->in[1], call->in[2], false);
+}
 
 static const mx_attr acc_attrs[] = {
     {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"}, PART_ATTRS, {0}};
@@ -237,8 +243,7 @@ static mx_cost cost_embedding_grad(const mx_call *call)
 
 static mx_status host_embedding_grad(mx_call *call)
 {
-    mx_zero_runs(mx_data(call->out[0]), 0, 1, mx_bytes(call->out[0]));
-    return add_rows(call, call->out[0], call->in[0], call->in[1]);
+    return add_rows(call, call->out[0], call->in[0], call->in[1], true);
 }
 
 static const mx_attr grad_attrs[] = {

@@ -249,10 +249,16 @@ static void check_embedding(const char *isa, int64_t vocab, int64_t width, int64
     double error = worst_error(out, to, want, tokens * width);
     CHECK(error <= tolerance(to, 1e-7), "%s: gather off by %g, kind %d", isa, error, kind);
     CHECK(guard_intact(out, tokens * width, to), "%s: wrote behind the end", isa);
-    mx_embedding_sum sum = {tokens, width, vocab, 0, ids, out, to, scale, grad};
+    mx_embedding_sum sum = {tokens, width, vocab, 0, ids, out, to, scale, grad, false};
     CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
     error = worst_error(grad, MX_F32, sums, vocab * width);
     CHECK(error <= 1e-5, "%s: sums off by %g, kind %d", isa, error, kind);
+    for (int64_t i = 0; i < vocab * width; i++)
+        sums[i]--;
+    sum.replace = true;
+    CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
+    error = worst_error(grad, MX_F32, sums, vocab * width);
+    CHECK(error <= 1e-5, "%s: new sums off by %g, kind %d", isa, error, kind);
     free(table), free(out), free(ids), free(want), free(sums), free(grad);
 }
 
@@ -284,7 +290,7 @@ static void test_threads(const char *isa)
     for (int threads = 1; threads <= 5; threads++) {
         omp_set_num_threads(threads);
         float *grad = grads[threads - 1] = make_values(VOCAB * WIDTH, MX_F32, 0, 0);
-        mx_embedding_sum sum = {TOKENS, WIDTH, VOCAB, 0, ids, dy, MX_F32, 0.3f, grad};
+        mx_embedding_sum sum = {TOKENS, WIDTH, VOCAB, 0, ids, dy, MX_F32, 0.3f, grad, false};
         CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
         CHECK(memcmp(grad, grads[0], sizeof(float) * VOCAB * WIDTH) == 0, "%s: %d threads differ from 1", isa, threads);
     }
@@ -304,7 +310,7 @@ static void test_one_id_many_times(const char *isa)
         ids[t] = t % 1000 == 999 ? 2 : 1;
         dy[t] = 0.1f;
     }
-    mx_embedding_sum sum = {TOKENS, 1, VOCAB, 0, ids, dy, MX_F32, 1, grad};
+    mx_embedding_sum sum = {TOKENS, 1, VOCAB, 0, ids, dy, MX_F32, 1, grad, false};
     CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
     double rare = TOKENS / 1000, often = TOKENS - TOKENS / 1000; /* NOLINT(bugprone-integer-division) */
     CHECK(grad[0] == 0 && fabs(grad[1] / (0.1f * often) - 1) < 1e-5 && fabs(grad[2] / (0.1f * rare) - 1) < 1e-5,

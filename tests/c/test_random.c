@@ -169,6 +169,36 @@ static void test_moments(void)
     free(x);
 }
 
+static uint32_t mask_bits(int32_t row, uint64_t element)
+{
+    return mx_rng_mask(stream.seed, stream.offset + (uint64_t)row, element / 128, element % 128);
+}
+
+/* A rate so small that the upper 16 bits alone would keep all, and one that they cannot tell from another: the lower
+ * bits decide. */
+static void check_small_rates(const char *isa)
+{
+    enum { MANY = 1 << 23 };
+    static const double rates[] = {4e-6, 0.25 + 0x1p-18};
+    mx_bf16 *x = make_values(MANY, MX_BF16, 1, 1), *y = make_values(MANY, MX_BF16, 0, 0);
+    for (int k = 0; k < 2; k++) {
+        mx_dropout(stream, rates[k], NULL, MANY, 0, (mx_array){x, MX_BF16}, (mx_array){y, MX_BF16}, MANY);
+        int dropped = 0, wrong = 0;
+        uint32_t upper = (uint32_t)(rates[k] * 0x1p16);
+        for (int64_t i = 0; i < MANY; i++) {
+            dropped += y[i] == 0;
+            if (k == 0 || i < 1 << 20) {
+                uint32_t bits = mask_bits(0, (uint64_t)i);
+                wrong += bits >> 16 == upper && (y[i] == 0) != (bits < rates[k] * 0x1p32);
+            }
+        }
+        CHECK(wrong == 0, "%s: %d wrong at rate %g", isa, wrong, rates[k]);
+        CHECK(fabs(dropped - rates[k] * MANY) < 5 * sqrt(rates[k] * MANY), "%s: %d dropped at rate %g", isa, dropped,
+              rates[k]);
+    }
+    free(x), free(y);
+}
+
 static void check_dropout(const char *isa)
 {
     enum { MANY = 100003 };
@@ -180,7 +210,7 @@ static void check_dropout(const char *isa)
         mx_dropout(stream, rate, NULL, MANY, 0, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
         int kept = 0, wrong = 0;
         for (int64_t i = 0; i < MANY; i++) {
-            bool keep = mx_rng_unit(mx_rng_u32(stream.seed, stream.offset, (uint64_t)i)) >= rate;
+            bool keep = mask_bits(0, (uint64_t)i) >= rate * 0x1p32;
             float want = keep ? (float)get_value(x, i, dtype) * (float)(1 / (1 - rate)) : 0.0f;
             kept += keep;
             wrong += get_value(y, i, dtype) != (bf16 ? mx_from_bf16(mx_to_bf16(want)) : want);
@@ -200,10 +230,10 @@ static void check_dropout(const char *isa)
     }
 }
 
-/* Rows that draw from streams of their own: the values of each are those of mx_rng_u32, wherever the row is. */
+/* Rows that draw from streams of their own: the values of each are those of mx_rng_mask, wherever the row is. */
 static void check_dropout_rows(const char *isa)
 {
-    enum { ROWS = 1021, WIDTH = 100 }; /* a row ends within a group of numbers */
+    enum { ROWS = 521, WIDTH = 300 }; /* a row ends within a group of numbers */
     const double rate = 0.4;
     int32_t rows[ROWS];
     float *x = make_values((int64_t)ROWS * WIDTH, MX_F32, 1, 2), *y = make_values((int64_t)ROWS * WIDTH, MX_F32, 0, 1);
@@ -215,18 +245,18 @@ static void check_dropout_rows(const char *isa)
         mx_dropout(stream, rate, rows, WIDTH, 0, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (int64_t)ROWS * WIDTH);
         int wrong = 0;
         for (int64_t i = 0; i < (int64_t)ROWS * WIDTH; i++) {
-            uint32_t word = mx_rng_u32(stream.seed, stream.offset + (uint64_t)rows[i / WIDTH], (uint64_t)(i % WIDTH));
-            wrong += y[i] != (mx_rng_unit(word) >= rate ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
+            uint32_t bits = mask_bits(rows[i / WIDTH], (uint64_t)(i % WIDTH));
+            wrong += y[i] != (bits >= rate * 0x1p32 ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
         }
         CHECK(wrong == 0, "%d values wrong with %d threads on %s", wrong, threads, isa);
     }
-    for (int64_t column = 0; column < WIDTH; column += 7) { /* some columns: the mask of the whole row */
-        int64_t width = WIDTH - column < 33 ? WIDTH - column : 33, wrong = 0;
+    for (int64_t column = 0; column < WIDTH; column += 37) { /* some columns: the mask of the whole row */
+        int64_t width = WIDTH - column < 170 ? WIDTH - column : 170, wrong = 0;
         mx_dropout(stream, rate, rows, width, column, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, ROWS * width);
         for (int64_t i = 0; i < ROWS * width; i++) {
             uint64_t element = (uint64_t)(column + i % width);
-            uint32_t word = mx_rng_u32(stream.seed, stream.offset + (uint64_t)rows[i / width], element);
-            wrong += y[i] != (mx_rng_unit(word) >= rate ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
+            uint32_t bits = mask_bits(rows[i / width], element);
+            wrong += y[i] != (bits >= rate * 0x1p32 ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
         }
         CHECK(wrong == 0, "%lld values wrong from column %lld on %s", (long long)wrong, (long long)column, isa);
     }
@@ -297,6 +327,7 @@ int main(void)
     for_each_isa(check_half_open);
     for_each_isa(check_drawn);
     for_each_isa(check_dropout);
+    check_small_rates("the best path");
     for_each_isa(check_dropout_rows);
     return check_done();
 }

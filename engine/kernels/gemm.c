@@ -126,7 +126,7 @@ static mx_status run(const mx_gemm *g, int threads)
     bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
     if (mx_gemm_is_thin_i8(g))
         return mx_gemm_thin_i8(g, small ? 1 : threads);
-    if (g->block)
+    if (g->block_b && g->b.dtype == MX_I8)
         return mx_gemm_widened(g);
     if (has_codes(g))
         return mx_gemm_packed(g, small ? 1 : threads);

@@ -4,10 +4,11 @@
  * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
  *
  * Codes (i8 and 8-bit floats) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32
- * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. *
- * Where runs of MX_BLOCK codes of B share a scale (`block`), A is f32 or bf16. Up to MX_THIN_ROWS rows multiply codes
- * and scales in f32; more rows multiply what B stands for, rounded to A's dtype.
- */
+ * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands.
+ *
+ * MX_BLOCK neighbours in k may share a scale (`block_a`, `block_b`). Those of 8-bit floats are powers of two, so bf16
+ * holds code x scale. Those of i8 are any f32, for B alone; A is f32 or bf16: up to MX_THIN_ROWS rows multiply codes
+ * and scales in f32; more rows multiply what B stands for, rounded to A's dtype. */
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 
@@ -19,7 +20,7 @@
 #include <stdint.h>
 
 enum {
-    MX_BLOCK = 32,   /* neighbours in k that share a scale, as in GGUF's Q8_0 */
+    MX_BLOCK = 32,   /* neighbours in k that share a scale, as in MXFP8 and GGUF's Q8_0 */
     MX_THIN_ROWS = 8 /* of A: with so few, B is read in place */
 };
 
@@ -43,7 +44,9 @@ typedef struct mx_gemm {
     float alpha;               /* C = alpha op(A) op(B) + ... */
     bool accumulate;           /* add to what C holds */
     mx_scale scale_a, scale_b; /* of codes: of the rows of op(A) and the columns of op(B); then alpha is 1 */
-    bool block;                /* scale_b is (n, k / MX_BLOCK): B is i8 and transposed, and A is not transposed */
+    /* Scales of blocks, NULL: none. Dense, in the shape in which the operand is stored but for k / MX_BLOCK in place of
+     * k. Of i8, B is transposed and A is not. mx_gemm_many takes none. */
+    const float *block_a, *block_b;
 } mx_gemm;
 
 /* Uses all OpenMP threads; called from inside a parallel region it uses the calling thread alone. C overlaps no

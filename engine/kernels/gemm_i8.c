@@ -16,7 +16,7 @@ enum {
 bool mx_gemm_is_thin_i8(const mx_gemm *g)
 {
     return g->m <= MX_THIN_ROWS && g->b.dtype == MX_I8 && g->b.trans && !g->a.trans &&
-           (g->block || g->a.dtype == MX_I8);
+           (g->block_b || g->a.dtype == MX_I8);
 }
 
 /* op(A) as the paths read it: i16 of i8, else f32. */
@@ -40,9 +40,9 @@ static void row_of_strip(const mx_gemm *g, const void *rows, int64_t i, int64_t 
     const mx_thin_i8_paths *path = mx_kernels_current()->thin_i8;
     const int8_t *b = (const int8_t *)g->b.data + column * g->b.stride;
     float scale = g->scale_a.value ? g->scale_a.value[i * g->scale_a.step] : 1.0f;
-    if (g->block) {
-        path->blocks((const float *)rows + i * g->k, b, g->b.stride, g->scale_b.value + column * (g->k / MX_BLOCK),
-                     g->k, n, sums);
+    if (g->block_b) {
+        path->blocks((const float *)rows + i * g->k, b, g->b.stride, g->block_b + column * (g->k / MX_BLOCK), g->k, n,
+                     sums);
         for (int64_t j = 0; j < n; j++)
             sums[j] *= scale;
         return;
@@ -90,14 +90,13 @@ mx_status mx_gemm_widened(const mx_gemm *g)
         part.b = (mx_matrix){wide, g->a.dtype, g->k, true};
         part.c.data = (char *)g->c.data + (size_t)column * mx_dtype_bytes(g->c.dtype);
         part.bias = g->bias ? g->bias + column : NULL;
-        part.scale_b = (mx_scale){NULL, 0};
-        part.block = 0;
+        part.block_b = NULL;
 #pragma omp parallel for if (!omp_in_parallel())
         for (int64_t j = 0; j < part.n; j++) {
             const int8_t *code = (const int8_t *)g->b.data + (column + j) * g->b.stride;
             for (int64_t p = 0; p < g->k; p++)
-                mx_set_float(wide, j * g->k + p,
-                             (float)code[p] * g->scale_b.value[(column + j) * blocks + p / MX_BLOCK], g->a.dtype);
+                mx_set_float(wide, j * g->k + p, (float)code[p] * g->block_b[(column + j) * blocks + p / MX_BLOCK],
+                             g->a.dtype);
         }
         status = mx_gemm_run(&part);
     }

@@ -37,7 +37,7 @@ typedef struct mx_thin_i8_paths {
                    float *sums);
 } mx_thin_i8_paths;
 
-/* The product with blocks, for any number of rows: blocks of B become real first. */
+/* The product with blocks of i8, for any number of rows: they become real first. */
 mx_status mx_gemm_widened(const mx_gemm *g);
 
 /* sums[j] += the sum over i < rows of x[i * stride + j], j < n. */

@@ -53,6 +53,8 @@ static mx_status run_item(const item *i)
     g.bias = g.bias ? g.bias + i->column : NULL;
     if (g.scale_b.value)
         g.scale_b.value += i->column * g.scale_b.step;
+    if (g.block_b) /* of a transposed B */
+        g.block_b += i->column * (g.k / MX_BLOCK);
     return mx_gemm_run(&g);
 }
 

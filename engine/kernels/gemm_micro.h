@@ -27,8 +27,9 @@
 /* The largest register block of any path: room for a tile on the stack. */
 enum { MX_MICRO_MAX_TILE = 32 * 32 };
 
-/* Packs `length` rows of op(A) or columns of op(B), `k` elements each. The stored matrix is row-major, of `dtype`,
- * with `stride` elements from one of its rows to the next; `trans` as in mx_matrix. */
+/* Packs `length` rows of op(A) or columns of op(B), `k` elements each. The stored matrix is row-major, of `dtype` (f32
+ * or bf16; of the kernels of i8 that), with `stride` elements from one of its rows to the next; `trans` as in
+ * mx_matrix. */
 typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
                            void *packed);
 

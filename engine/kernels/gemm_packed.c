@@ -20,6 +20,10 @@
 /* f32 sums kept while the blocks of k are added up, apart from C: at most 16 MiB. Rows of A packed for all threads. */
 enum { PARTIAL_SUMS = 4 << 20, SHARED_ROWS = 4096 };
 
+/* Codes that become bf16 at once: rows of op(A) or columns of op(B), whole panels of them, and elements of k. They stay
+ * in the first-level cache until they are packed. */
+enum { WIDE_ITEMS = 64, WIDE_K = 128 };
+
 typedef struct job {
     const mx_gemm *g;
     const mx_micro *u;
@@ -94,23 +98,67 @@ static int grid_rows(const job *j, int threads)
     return best;
 }
 
+/* Whether items (rows of op(A), columns of op(B)) are contiguous in k as they are stored. */
+static bool is_along(const job *j, const mx_matrix *x) { return x->trans == (x == &j->g->b); }
+
+/* n items of codes from `item` on and k elements from p on, as bf16 times the scales of their blocks. */
+static void widen(const job *j, const mx_matrix *x, int64_t item, int64_t n, int64_t p, int64_t k, mx_bf16 *wide)
+{
+    const mx_quantize_paths *paths = mx_kernels_current()->quantize;
+    bool along = is_along(j, x), is_b = x == &j->g->b;
+    int64_t lines = along ? n : k, length = along ? k : n;
+    const float *scales = is_b ? j->g->block_b : j->g->block_a;
+    const char *from = along ? at(x, item, p) : at(x, p, item);
+    paths->widen(lines, length, (const uint8_t *)from, x->stride, x->dtype, wide);
+    for (int64_t i = 0; scales && i < lines; i++) {
+        int64_t first = along ? (item + i) * (j->g->k / MX_BLOCK) + p / MX_BLOCK
+                              : (p + i) / MX_BLOCK * (is_b ? j->g->n : j->g->m) + item;
+        paths->scale(wide + i * length, length, scales + first, along ? MX_BLOCK : 1);
+    }
+}
+
+/* The same, packed panel by panel. */
+static void pack_codes(const job *j, const span *s, const mx_matrix *x, int64_t item, int64_t n, int64_t p,
+                       uint32_t *packed)
+{
+    _Alignas(64) mx_bf16 wide[WIDE_ITEMS * WIDE_K];
+    bool is_b = x == &j->g->b, along = is_along(j, x);
+    int64_t width = is_b ? j->u->nr : j->u->mr, k = mx_min(WIDE_K, s->k - p);
+    widen(j, x, item, n, s->p + p, k, wide);
+    for (int64_t i = 0; i < n; i += width)
+        (is_b ? j->u->pack_b : j->u->pack_a)(mx_min(width, n - i), k, wide + i * (along ? k : 1), MX_BF16,
+                                             along ? k : n, x->trans,
+                                             packed + i * s->k_words + p / j->u->k_group * width);
+}
+
+/* Packs n items of an operand from `item` on. */
+static void pack(const job *j, const span *s, const mx_matrix *x, int64_t item, int64_t n, uint32_t *packed)
+{
+    bool is_b = x == &j->g->b;
+    if (!mx_dtype_is_code(x->dtype) || (j->g->a.dtype == MX_I8 && j->g->b.dtype == MX_I8)) {
+        const char *from = is_b ? at_op(x, s->p, item) : at_op(x, item, s->p);
+        (is_b ? j->u->pack_b : j->u->pack_a)(n, s->k, from, x->dtype, x->stride, x->trans, packed);
+        return;
+    }
+    int64_t width = is_b ? j->u->nr : j->u->mr, step = WIDE_ITEMS / width * width;
+    for (int64_t i = 0; i < n; i += step)
+        for (int64_t p = 0; p < s->k; p += WIDE_K)
+            pack_codes(j, s, x, item + i, mx_min(step, n - i), p, packed + i * s->k_words);
+}
+
 static void pack_b(const job *j, const span *s, range panels)
 {
-    const mx_gemm *g = j->g;
     int64_t first = panels.begin * j->u->nr, n = mx_min(panels.end * j->u->nr, s->columns) - first;
     if (n > 0)
-        j->u->pack_b(n, s->k, at_op(&g->b, s->p, s->column + first), g->b.dtype, g->b.stride, g->b.trans,
-                     j->b + first * s->k_words);
+        pack(j, s, &j->g->b, s->column + first, n, j->b + first * s->k_words);
 }
 
 /* `origin`: the panel with which the packed block begins. */
 static void pack_a(const job *j, const span *s, range panels, int64_t origin, uint32_t *packed)
 {
-    const mx_gemm *g = j->g;
     int64_t first = panels.begin * j->u->mr, m = mx_min(panels.end * j->u->mr, s->rows) - first;
     if (m > 0)
-        j->u->pack_a(m, s->k, at_op(&g->a, s->row + first, s->p), g->a.dtype, g->a.stride, g->a.trans,
-                     packed + (first - origin * j->u->mr) * s->k_words);
+        pack(j, s, &j->g->a, s->row + first, m, packed + (first - origin * j->u->mr) * s->k_words);
 }
 
 /* Prefetches part `i` of `n` of what pack_b will read of panel `jp`. Packing is bound by memory, the kernel is not. So
@@ -172,15 +220,15 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
-/* `pack`: this thread packs each panel of B just before it uses it. */
-static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, bool pack)
+/* `packs`: this thread packs each panel of B just before it uses it. */
+static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, bool packs)
 {
     int64_t a_panel = j->u->mr * s->k_words, b_panel = j->u->nr * s->k_words;
     for (int64_t jp = columns.begin; jp < columns.end; jp++) {
-        if (pack)
+        if (packs)
             pack_b(j, s, (range){jp, jp + 1});
         for (int64_t ip = rows.begin; ip < rows.end; ip++) {
-            if (pack && jp + 1 < columns.end)
+            if (packs && jp + 1 < columns.end)
                 prefetch_b(j, s, jp + 1, ip - rows.begin, rows.end - rows.begin);
             tile(j, s, ip, jp, a + (ip - rows.begin) * a_panel, j->b + jp * b_panel);
         }
@@ -263,7 +311,8 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
     j.scaled = mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype);
     most.kc = most.kc * u->k_group / mx_kernels_current()->micro->k_group; /* the same bytes */
     /* Equal parts. A small remainder would be mostly overhead. */
-    j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
+    int64_t unit = u->k_unit > 1 ? u->k_unit * u->k_group : 8;
+    j.blocks.kc = even_part(g->k, most.kc, g->block_a || g->block_b ? mx_max(unit, MX_BLOCK) : unit);
     j.blocks.nc = even_part(g->n, mx_round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = mx_round_up(mx_min(most.mc, g->m), u->mr);
     bool partial = (mx_is_bf16(g->c.dtype) || j.scaled || rows_meet(g, u)) && j.blocks.kc < g->k;

@@ -1,30 +1,35 @@
 /* Quantizing: the work is split by rows, or where each column has its scale, by columns. The largest magnitude does not
- * depend on the order, so neither do the bits. */
+ * depend on the order, so neither do the bits. Blocks have no factors and no given scales. */
 #include "kernels/quantize.h"
 
 #include "core/float8.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
-enum { COLUMNS = 256 }; /* of a block that one thread quantizes by column: its rows stay in the cache for both passes */
+enum {
+    COLUMNS = 256,          /* that one thread quantizes at once by column: at most so many, and */
+    LEAST_COLUMNS = 64,     /* at least so many; in between such that */
+    CACHED_BYTES = 3 << 18, /* of x stay in the second-level cache for both passes */
+    CHUNK = 1024            /* neighbours in a row whose values or scales are in scratch, a multiple of MX_BLOCK */
+};
 
-/* Columns [first, first + n) of a row, at most MX_QUANTIZE_BLOCK of them. */
-static void load(const mx_quantize *q, int64_t row, int64_t first, int64_t n, float *values)
+/* Rows [row, row + rows) and columns [first, first + n) with their factors. */
+static mx_quantize_part part_of(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n)
 {
-    const char *x = (const char *)q->x + (row * q->columns + first) * (int64_t)mx_dtype_bytes(q->dtype);
-    mx_kernels_current()->quantize->load(x, q->dtype, n, q->row_factor ? q->row_factor[row] : 1.0f,
-                                         q->column_factor ? q->column_factor + first : NULL, values);
+    return (mx_quantize_part){.x = (const char *)q->x + (row * q->columns + first) * (int64_t)mx_dtype_bytes(q->dtype),
+                              .dtype = q->dtype,
+                              .rows = rows,
+                              .n = n,
+                              .stride = q->columns,
+                              .row = q->row_factor ? q->row_factor + row : NULL,
+                              .column = q->column_factor ? q->column_factor + first : NULL,
+                              .inverse = 1};
 }
 
-static int32_t largest_of_row(const mx_quantize *q, int64_t row, int32_t largest)
+static int32_t largest_of_row(const mx_quantize *q, int64_t row)
 {
-    float values[MX_QUANTIZE_BLOCK];
-    for (int64_t j = 0; j < q->columns; j += MX_QUANTIZE_BLOCK) {
-        int64_t n = mx_min(MX_QUANTIZE_BLOCK, q->columns - j);
-        load(q, row, j, n, values);
-        largest = mx_kernels_current()->quantize->largest(values, n, largest);
-    }
-    return largest;
+    mx_quantize_part p = part_of(q, row, 1, 0, q->columns);
+    return mx_kernels_current()->quantize->largest(&p);
 }
 
 static float scale_of(const mx_quantize *q, int32_t largest)
@@ -33,66 +38,143 @@ static float scale_of(const mx_quantize *q, int32_t largest)
     return scale < 0x1p-63f ? 1.0f : scale;
 }
 
-static void write_codes(const mx_quantize *q, int64_t row, int64_t first, int64_t n, float scale, const float *each)
+/* One row of it in several steps: where values are moved before they are rounded, or have two factors for each column.
+ */
+static void write_slowly(const mx_quantize *q, int64_t row, int64_t first, int64_t n, float inverse, const float *each)
 {
     const mx_quantize_paths *paths = mx_kernels_current()->quantize;
-    float values[MX_QUANTIZE_BLOCK];
-    int64_t at = row * q->columns + first;
-    load(q, row, first, n, values);
-    paths->divide(values, n, scale, each);
-    if (q->stochastic)
-        paths->scatter(values, n, q->code, q->seed, at);
-    paths->round(values, n, q->code, (char *)q->codes + at);
-}
-
-static void write_row(const mx_quantize *q, int64_t row, float scale)
-{
-    for (int64_t j = 0; j < q->columns; j += MX_QUANTIZE_BLOCK)
-        write_codes(q, row, j, mx_min(MX_QUANTIZE_BLOCK, q->columns - j), scale, NULL);
-}
-
-static void quantize_columns(const mx_quantize *q, int64_t first)
-{
-    int64_t n = mx_min(COLUMNS, q->columns - first);
-    int32_t largest[COLUMNS] = {0};
-    float values[COLUMNS];
-    for (int64_t i = 0; !q->given && i < q->rows; i++) {
-        load(q, i, first, n, values);
-        mx_kernels_current()->quantize->largest_each(values, n, largest);
+    float values[CHUNK];
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        int64_t count = mx_min(CHUNK, n - i), start = row * q->columns + first + i;
+        mx_quantize_part p = part_of(q, row, 1, first + i, count);
+        paths->multiply(&p, values);
+        p = (mx_quantize_part){
+            .x = values, .rows = 1, .n = count, .column = each ? each + i : NULL, .inverse = inverse};
+        paths->multiply(&p, values);
+        if (q->stochastic)
+            paths->scatter(values, count, q->code, q->seed, start);
+        p = (mx_quantize_part){.x = values, .rows = 1, .n = count, .inverse = 1};
+        paths->round(&p, q->code, (uint8_t *)q->codes + start);
     }
-    for (int64_t j = 0; !q->given && j < n; j++)
-        q->scale[first + j] = scale_of(q, largest[j]);
-    for (int64_t i = 0; i < q->rows; i++)
-        write_codes(q, i, first, n, 1, q->scale + first);
+}
+
+/* Rows and columns of a part, times 1 / scale: `inverse` for all, or with 1 as `inverse` those of `each` column. */
+static void write_codes(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n, float inverse,
+                        const float *each)
+{
+    mx_quantize_part p = part_of(q, row, rows, first, n);
+    if (q->stochastic || (p.column && each)) {
+        for (int64_t i = row; i < row + rows; i++)
+            write_slowly(q, i, first, n, inverse, each);
+        return;
+    }
+    p.column = each ? each : p.column;
+    p.inverse = inverse;
+    mx_kernels_current()->quantize->round(&p, q->code, (uint8_t *)q->codes + row * q->columns + first);
+}
+
+/* The scale of a block: the least power of two that is not below largest / bound. At least 2^-120: bf16 then holds the
+ * smallest code times it. */
+static float scale_of_block(const mx_quantize *q, int32_t largest)
+{
+    enum { MANTISSA = 0x7fffff, EXPONENT = 0x7f800000 };
+    float exact = mx_float_of_bits((uint32_t)largest) * (1.0f / mx_dtypes[q->code].bound);
+    float power = mx_float_of_bits((mx_bits_of_float(exact) + MANTISSA) & EXPONENT);
+    return largest >= EXPONENT ? exact : power < 0x1p-120f ? 0x1p-120f : power;
+}
+
+/* The part of rows and columns in which each column shares a scale: scale[column]. */
+static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n, float *scale)
+{
+    int32_t largest[COLUMNS] = {0};
+    float inverse[COLUMNS];
+    mx_quantize_part p = part_of(q, row, rows, first, n);
+    if (!q->given)
+        mx_kernels_current()->quantize->largest_each(&p, largest);
+    for (int64_t j = 0; j < n; j++) {
+        if (!q->given)
+            scale[first + j] = q->by == MX_BY_COLUMN_BLOCK ? scale_of_block(q, largest[j]) : scale_of(q, largest[j]);
+        inverse[j] = 1.0f / scale[first + j];
+    }
+    write_codes(q, row, rows, first, n, 1, inverse);
+}
+
+/* All rows. */
+static void quantize_by_column(const mx_quantize *q)
+{
+    int64_t cached = CACHED_BYTES / mx_max(1, q->rows * (int64_t)mx_dtype_bytes(q->dtype));
+    int64_t width = mx_max(LEAST_COLUMNS, mx_min(COLUMNS, cached / LEAST_COLUMNS * LEAST_COLUMNS));
+#pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
+    for (int64_t j = 0; j < q->columns; j += width)
+        quantize_columns(q, 0, q->rows, j, mx_min(width, q->columns - j), q->scale);
+}
+
+static void quantize_by_column_block(const mx_quantize *q)
+{
+#pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
+    for (int64_t row = 0; row < q->rows; row += MX_BLOCK)
+        for (int64_t j = 0; j < q->columns; j += COLUMNS)
+            quantize_columns(q, row, MX_BLOCK, j, mx_min(COLUMNS, q->columns - j),
+                             q->scale + row / MX_BLOCK * q->columns);
+}
+
+static void quantize_blocks_of_row(const mx_quantize *q, int64_t row)
+{
+    int32_t largest[CHUNK / MX_BLOCK];
+    float inverse[CHUNK];
+    for (int64_t first = 0; first < q->columns; first += CHUNK) {
+        int64_t n = mx_min(CHUNK, q->columns - first);
+        float *scale = q->scale + (row * q->columns + first) / MX_BLOCK;
+        mx_quantize_part p = part_of(q, row, 1, first, n);
+        mx_kernels_current()->quantize->largest_blocks(&p, largest);
+        for (int64_t b = 0; b < n / MX_BLOCK; b++) {
+            scale[b] = scale_of_block(q, largest[b]);
+            for (int64_t i = b * MX_BLOCK; i < (b + 1) * MX_BLOCK; i++)
+                inverse[i] = 1.0f / scale[b];
+        }
+        write_codes(q, row, 1, first, n, 1, inverse);
+    }
 }
 
 static int32_t largest_of_all(const mx_quantize *q)
 {
     int32_t largest = 0;
 #pragma omp parallel for schedule(static) reduction(max : largest) if (q->rows * q->columns >= MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < q->rows; i++)
-        largest = largest_of_row(q, i, largest);
+    for (int64_t i = 0; i < q->rows; i++) {
+        int32_t own = largest_of_row(q, i);
+        largest = own > largest ? own : largest;
+    }
     return largest;
+}
+
+/* By row, by blocks of a row, or with the scale of the tensor. */
+static void quantize_row(const mx_quantize *q, int64_t row)
+{
+    if (q->by == MX_BY_ROW_BLOCK) {
+        quantize_blocks_of_row(q, row);
+        return;
+    }
+    if (q->by == MX_BY_ROW)
+        q->scale[row] = scale_of(q, largest_of_row(q, row));
+    write_codes(q, row, 1, 0, q->columns, 1.0f / q->scale[q->by == MX_BY_ROW ? row : 0], NULL);
 }
 
 void mx_quantize_run(const mx_quantize *q)
 {
-    bool parallel = q->rows * q->columns >= MX_PARALLEL_FROM;
     int32_t largest = q->largest || (q->by == MX_BY_TENSOR && !q->given) ? largest_of_all(q) : 0;
     if (q->largest && largest > (int32_t)mx_bits_of_float(*q->largest))
         *q->largest = mx_float_of_bits((uint32_t)largest);
     if (q->by == MX_BY_TENSOR && !q->given)
         q->scale[0] = scale_of(q, largest);
     if (q->by == MX_BY_COLUMN) {
-#pragma omp parallel for schedule(static) if (parallel)
-        for (int64_t j = 0; j < q->columns; j += COLUMNS)
-            quantize_columns(q, j);
+        quantize_by_column(q);
         return;
     }
-#pragma omp parallel for schedule(static) if (parallel)
-    for (int64_t i = 0; i < q->rows; i++) {
-        if (q->by == MX_BY_ROW)
-            q->scale[i] = scale_of(q, largest_of_row(q, i, 0));
-        write_row(q, i, q->scale[q->by == MX_BY_ROW ? i : 0]);
+    if (q->by == MX_BY_COLUMN_BLOCK) {
+        quantize_by_column_block(q);
+        return;
     }
+#pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < q->rows; i++)
+        quantize_row(q, i);
 }

@@ -30,6 +30,43 @@ static mx_status want_values(const mx_call *call, int i, int64_t count, const ch
     return MX_OK;
 }
 
+static bool has_blocks(const mx_quantize_attr *attr)
+{
+    return attr->by == MX_BY_ROW_BLOCK || attr->by == MX_BY_COLUMN_BLOCK;
+}
+
+static mx_status check_blocks(const mx_call *call)
+{
+    const mx_quantize_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    int64_t n = attr->by == MX_BY_ROW_BLOCK ? mx_row_width(x) : mx_row_count(x);
+    if (attr->dtype == MX_I8)
+        return mx_bad_dtype(call, "blocks have scales that are powers of two: dtype must be an 8-bit float");
+    for (int i = MX_QUANTIZE_SCALE; i <= MX_QUANTIZE_LARGEST; i++)
+        if (input(call, i))
+            return mx_bad_value(call, "by = \"%s\" takes x alone",
+                                attr->by == MX_BY_ROW_BLOCK ? "row_block" : "column_block");
+    return n % MX_BLOCK == 0
+               ? MX_OK
+               : mx_bad_shape(call, "%d neighbours share a scale, so %lld %s must be a multiple of %d", MX_BLOCK,
+                              (long long)n, attr->by == MX_BY_ROW_BLOCK ? "columns" : "rows", MX_BLOCK);
+}
+
+static mx_status scale_shape(const mx_call *call, mx_shape *scale)
+{
+    const mx_quantize_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    *scale = x->shape;
+    if (attr->by == MX_BY_ROW_BLOCK)
+        scale->size[scale->n_dims - 1] /= MX_BLOCK;
+    else if (attr->by == MX_BY_COLUMN_BLOCK)
+        *scale = (mx_shape){2, {mx_row_count(x) / MX_BLOCK, mx_row_width(x)}};
+    for (int d = 0; !has_blocks(attr) && d < scale->n_dims; d++)
+        if (attr->by == MX_BY_TENSOR || (attr->by == MX_BY_ROW) == (d == scale->n_dims - 1))
+            scale->size[d] = 1;
+    return has_blocks(attr) ? check_blocks(call) : MX_OK;
+}
+
 static mx_status infer(mx_call *call)
 {
     const mx_quantize_attr *attr = mx_call_attr(call);
@@ -48,10 +85,8 @@ static mx_status infer(mx_call *call)
     if (attr->stochastic < -1 || attr->stochastic > INT32_MAX)
         return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
                             (long long)attr->stochastic);
-    mx_shape scale = x->shape;
-    for (int d = 0; d < scale.n_dims; d++)
-        if (attr->by == MX_BY_TENSOR || (attr->by == MX_BY_ROW) == (d == scale.n_dims - 1))
-            scale.size[d] = 1;
+    mx_shape scale;
+    MX_TRY(scale_shape(call, &scale));
     MX_TRY(mx_out(call, 0, (mx_dtype)attr->dtype, &x->shape));
     return mx_out(call, 1, MX_F32, &scale);
 }
@@ -94,13 +129,15 @@ static mx_status vjp(mx_vjp *v)
     return v->out_grad[0] ? mx_give_grad(v, 0, mx_retain(v->out_grad[0])) : MX_OK;
 }
 
-static const char *const bys[] = {"row", "column", "tensor", NULL};
+static const char *const bys[] = {"row", "column", "tensor", "row_block", "column_block", NULL};
 
 static const mx_attr attrs[] = {
     {"dtype", MX_ATTR_DTYPE, offsetof(mx_quantize_attr, dtype), NAN, NULL,
      "dtype of the codes: i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz"},
     {"by", MX_ATTR_ENUM, offsetof(mx_quantize_attr, by), MX_BY_ROW, bys,
-     "what has a scale of its own: a row (the last dimension), a column (all others), or the tensor"},
+     "what has a scale of its own: a row (the last dimension), a column (all others), the tensor, or 32 neighbours of "
+     "a "
+     "row or of a column"},
     {"stochastic", MX_ATTR_INT, offsetof(mx_quantize_attr, stochastic), -1, NULL,
      "the key of stochastic rounding; -1: to nearest, ties to even"},
     {0},
@@ -111,9 +148,8 @@ const mx_op mx_op_quantize = {
     .doc =
         "x (..., n) -> codes of one byte in its shape, and the f32 scales, with 1 as the size of what shares one: x is "
         "near codes times scale, which is given, or the largest magnitude / 127.5 (i8), 448 (e4m3), 240 (e4m3fnuz) or "
-        "57344 (e5m2, e5m2fnuz). Factors multiply x first; `largest` (1) is raised to the largest magnitude. The "
-        "gradient of the codes is "
-        "that of x",
+        "57344 (e5m2, e5m2fnuz), of a block the least power of two that is not below that. Factors multiply x first; "
+        "`largest` (1) is raised to the largest magnitude. The gradient of the codes is that of x",
     .inputs = (const char *const[]){"x", "scale?", "row_factor?", "column_factor?", "largest?", NULL},
     .n_out = 2,
     .n_results = 2,

@@ -47,6 +47,17 @@ static mx_status check_sum(const mx_call *call, int64_t k)
     return MX_OK;
 }
 
+/* Whether scale_b (groups, n, k / MX_BLOCK) has a scale for each MX_BLOCK codes of i8: b is transposed, and a is real.
+ */
+static bool has_blocks(const mx_call *call)
+{
+    const mx_scaled_attr *attr = mx_call_attr(call);
+    const mx_tensor *b = call->in[B], *scale = call->in[SCALE_B];
+    return scale && attr->trans_b && b->dtype == MX_I8 && mx_dtype_computes(call->in[A]->dtype) &&
+           scale->shape.n_dims == 3 && mx_row_count(scale) == mx_row_count(b) &&
+           mx_row_width(scale) * MX_BLOCK == mx_row_width(b);
+}
+
 static mx_status infer(mx_call *call)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
@@ -54,7 +65,7 @@ static mx_status infer(mx_call *call)
     MX_TRY(check_shapes(call, attr->trans_a, attr->trans_b));
     mx_grouped g = grouped_of(call);
     MX_TRY(mx_want_counts(call, COUNTS, g.groups));
-    MX_TRY(mx_want_scales(call, attr->trans_a ? g.k : g.rows, g.n));
+    MX_TRY(mx_want_scales(call, attr->trans_a ? g.k : g.rows, has_blocks(call) ? mx_count(call->in[SCALE_B]) : g.n));
     if (!attr->trans_a)
         MX_TRY(check_sum(call, g.k));
     mx_shape shape = attr->trans_a ? (mx_shape){3, {g.groups, g.k, g.n}} : (mx_shape){2, {g.rows, g.n}};
@@ -71,7 +82,11 @@ static mx_gemm product_of(const mx_call *call, const mx_grouped *s, int64_t grou
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[A], *b = call->in[B], *y = call->out[0];
-    mx_gemm g = {.n = s->n, .alpha = 1, .scale_b = mx_scale_from(call, SCALE_B, 0)};
+    mx_gemm g = {.n = s->n, .alpha = 1};
+    if (has_blocks(call))
+        g.block_b = mx_f32(call->in[SCALE_B]) + group * s->n * (s->k / MX_BLOCK);
+    else
+        g.scale_b = mx_scale_from(call, SCALE_B, 0);
     g.a = mx_rows_from(a, row, attr->trans_a);
     g.m = attr->trans_a ? s->k : count;
     g.k = attr->trans_a ? count : s->k;
@@ -116,8 +131,9 @@ const mx_op mx_op_scaled_grouped_matmul = {
     .doc =
         "the codes a (rows, k), the first counts[1] rows times b[1], the next counts[2] times b[2] ... for the codes b "
         "(groups, k, n), times scale_a (1 or rows) and scale_b (1 or n) -> (rows, n); rows beyond the sum of counts "
-        "are 0. With trans_a, b is (rows, n) and the rows of each group are summed -> (groups, k, n). Sums and "
-        "gradients as those of scaled_matmul",
+        "are 0. With trans_a, b is (rows, n) and the rows of each group are summed -> (groups, k, n). With trans_b, "
+        "scale_b (groups, n, k / 32) may have a scale for each 32 codes of i8. Sums and gradients as those of "
+        "scaled_matmul",
     .inputs = (const char *const[]){"a", "b", "scale_a?", "scale_b?", "counts", "grad_scale?", "grad_largest?", NULL},
     .n_out = 1,
     .n_results = 1,

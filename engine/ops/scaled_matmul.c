@@ -77,14 +77,21 @@ mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n)
     return attr->grad >= 0 ? mx_want_codes(call, "grad", attr->grad) : MX_OK;
 }
 
-/* Whether scale_b has a scale for each MX_BLOCK neighbours of a row of b: (n, k / MX_BLOCK). */
-static bool has_blocks(const mx_call *call)
+/* Whether the scales of a or b are those of blocks: each MX_BLOCK neighbours along the inner dimension share one. Those
+ * of i8 belong to a transposed b, and a is real. One block of 8-bit floats is a row or column, with any scale. */
+static bool has_blocks(const mx_call *call, int i)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *b = call->in[B], *scale = input(call, SCALE_B);
-    return scale && attr->trans_b && !attr->trans_a && b->dtype == MX_I8 && mx_dtype_computes(call->in[A]->dtype) &&
-           scale->shape.n_dims == 2 && scale->shape.size[0] == mx_row_count(b) &&
-           scale->shape.size[1] * MX_BLOCK == mx_row_width(b);
+    const mx_tensor *t = call->in[i], *scale = input(call, i == A ? SCALE_A : SCALE_B);
+    bool along = i == A ? !attr->trans_a : attr->trans_b; /* the inner dimension is the last */
+    if (!scale || !mx_dtype_is_code(t->dtype) || scale->shape.n_dims < 2)
+        return false;
+    if (t->dtype == MX_I8 && (i == A || !along || attr->trans_a || !mx_dtype_computes(call->in[A]->dtype)))
+        return false;
+    if (t->dtype != MX_I8 && product_of(call).k == MX_BLOCK)
+        return false;
+    return mx_row_count(scale) * (along ? 1 : MX_BLOCK) == mx_row_count(t) &&
+           mx_row_width(scale) * (along ? MX_BLOCK : 1) == mx_row_width(t);
 }
 
 static mx_status infer(mx_call *call)
@@ -100,7 +107,8 @@ static mx_status infer(mx_call *call)
                             "the inner size is %lld; sums of so many products of i8 could pass i32, which holds "
                             "%d: cut the product",
                             (long long)p.k, MX_MOST_I8_PRODUCTS);
-    MX_TRY(mx_want_scales(call, p.m, has_blocks(call) ? mx_count(call->in[SCALE_B]) : p.n));
+    MX_TRY(mx_want_scales(call, has_blocks(call, A) ? mx_count(call->in[SCALE_A]) : p.m,
+                          has_blocks(call, B) ? mx_count(call->in[SCALE_B]) : p.n));
     if (bias && (bias->shape.n_dims != 1 || mx_count(bias) != p.n || !mx_dtype_computes(bias->dtype)))
         return mx_bad_shape(call, "bias must be f32 or bf16 and have one dimension of %lld", (long long)p.n);
     mx_shape shape = attr->trans_a ? (mx_shape){2, {p.m, p.n}} : a->shape;
@@ -136,9 +144,14 @@ static mx_status host(mx_call *call)
     g.a = (mx_matrix){mx_data(a), a->dtype, mx_row_width(a), attr->trans_a};
     g.b = (mx_matrix){mx_data(b), b->dtype, mx_row_width(b), attr->trans_b};
     g.c = (mx_matrix){mx_data(y), y->dtype, p.n, false};
-    g.scale_a = mx_scale_from(call, SCALE_A, 0);
-    g.scale_b = mx_scale_from(call, SCALE_B, 0);
-    g.block = has_blocks(call);
+    if (has_blocks(call, A))
+        g.block_a = mx_f32(call->in[SCALE_A]);
+    else
+        g.scale_a = mx_scale_from(call, SCALE_A, 0);
+    if (has_blocks(call, B))
+        g.block_b = mx_f32(call->in[SCALE_B]);
+    else
+        g.scale_b = mx_scale_from(call, SCALE_B, 0);
     mx_tensor *f32 = NULL;
     if (bias && mx_is_bf16(bias->dtype))
         MX_TRY(mx_apply_cast(call->in[BIAS], MX_F32, &f32));
@@ -214,6 +227,8 @@ mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times)
 
 static mx_status vjp(mx_vjp *v)
 {
+    if ((v->want[A] || v->want[B]) && (has_blocks(v->call, A) || has_blocks(v->call, B)))
+        return mx_fail(MX_ERR_STATE, "scaled_matmul has no gradient with scales of blocks; use mxfp8_matmul");
     if ((v->want[A] || v->want[B]) && v->call->in[B]->shape.n_dims != 2)
         return mx_fail(MX_ERR_STATE, "scaled_matmul has a gradient where b has two dimensions; use x:detach()");
     MX_TRY(mx_scaled_vjp(v, multiply));
@@ -242,8 +257,10 @@ const mx_op mx_op_scaled_matmul = {
     .doc =
         "the codes a (..., m, k) times the codes b (k, n), times scale_a (1 or m) and scale_b (1 or n), plus bias (n) "
         "-> (..., m, n); leading dimensions count as rows. Sums of i8 are exact, those of 8-bit floats f32; the "
-        "other operand of codes may be bf16. With trans_b, scale_b (n, k / 32) may have a scale for each 32 codes of "
-        "i8; a "
+        "other operand of codes may be bf16. 32 neighbours along the inner dimension may share a scale, in the shape "
+        "of a "
+        "or b but for k / 32: powers of two of 8-bit floats, which have no gradient, or any scales of i8 in b with "
+        "trans_b; a "
         "is then bf16 or f32. Backward quantizes dy: by row for a and by column for b, or with one "
         "scale where a and b have one; grad_scale gives it, and grad_largest gets dy's largest magnitude",
     .inputs = (const char *const[]){"a", "b", "scale_a?", "scale_b?", "bias?", "grad_scale?", "grad_largest?", NULL},

@@ -316,12 +316,12 @@ mx_status mx_weights_read_codes(mx_weights *w, const char *name, int64_t first, 
     const mx_stored_tensor *from = mx_weights_find(w, name);
     if (!from)
         return mx_fail(MX_ERR_IO, "'%s' has no tensor '%s' (it has %lld)", w->path, name, (long long)w->count);
-    if (strcmp(from->type.name, "Q8_0") != 0 || from->shape.n_dims != 2)
+    if (strcmp(from->type.name, "Q8_0") != 0 || from->shape.n_dims < 2)
         return mx_fail(MX_ERR_DTYPE, "'%s': tensor '%s' is %s %s; codes are read of matrices of Q8_0", w->path, name,
                        from->type.name, mx_shape_text(&from->shape));
     MX_TRY(check_rows(w, from, first, rows, &shape, &start));
     mx_status status = mx_tensor_new(MX_I8, &shape, codes);
-    shape.size[1] /= from->type.block;
+    shape.size[shape.n_dims - 1] /= from->type.block;
     if (status == MX_OK)
         status = mx_tensor_new(MX_F32, &shape, scales);
     if (status == MX_OK)

@@ -53,8 +53,8 @@ const mx_stored_tensor *mx_weights_find(const mx_weights *w, const char *name); 
  * is not supported. */
 mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_t rows, mx_tensor **out);
 
-/* The same rows of a matrix of type Q8_0 as they are stored: codes i8 in its shape, and the f32 scales of each 32
- * neighbours. MX_ERR_DTYPE for another type. */
+/* The same rows of a matrix, or matrices of a stack, of type Q8_0 as they are stored: codes i8 in its shape, and the
+ * f32 scales of each 32 neighbours. MX_ERR_DTYPE for another type. */
 mx_status mx_weights_read_codes(mx_weights *w, const char *name, int64_t first, int64_t rows, mx_tensor **codes,
                                 mx_tensor **scales);
 

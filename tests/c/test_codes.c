@@ -30,18 +30,22 @@ static float rounded(float x, mx_dtype code)
     return (float)mx_get_number(byte, 0, code);
 }
 
-/* With a scale of 1, each bf16 becomes the nearest code, and what is beyond the largest becomes the largest. */
-static void test_every_bf16(mx_dtype code)
+/* With a scale of 1, each bf16 and the f32 `bits` beside it become the nearest code, and what is beyond the largest
+ * becomes the largest. */
+static void test_every_bf16(mx_dtype code, int bits)
 {
-    static mx_bf16 x[65536];
+    static float x[65536];
+    static mx_bf16 narrow[65536];
     static uint8_t codes[65536];
     float one = 1;
-    for (int i = 0; i < 65536; i++)
-        x[i] = (mx_bf16)i;
+    for (int i = 0; i < 65536; i++) {
+        narrow[i] = (mx_bf16)i;
+        x[i] = mx_float_of_bits(((uint32_t)i << 16) + (uint32_t)bits);
+    }
     mx_quantize_run(&(mx_quantize){.rows = 64,
                                    .columns = 1024,
-                                   .x = x,
-                                   .dtype = MX_BF16,
+                                   .x = bits ? (void *)x : (void *)narrow,
+                                   .dtype = bits ? MX_F32 : MX_BF16,
                                    .codes = codes,
                                    .code = code,
                                    .by = MX_BY_TENSOR,
@@ -49,14 +53,14 @@ static void test_every_bf16(mx_dtype code)
                                    .given = true});
     int wrong = 0;
     for (int i = 0; i < 65536; i++) {
-        float value = mx_from_bf16((mx_bf16)i), got = (float)mx_get_number(codes, i, code);
+        float value = x[i], got = (float)mx_get_number(codes, i, code);
         float want = rounded(value, code);
         if (isnan(value))
             wrong += code == MX_I8 ? got != 0 : !isnan(got);
         else
             wrong += got != want;
     }
-    CHECK(wrong == 0, "%s: %d of the bf16 become another %s", mx_isa_name(mx_isa_current()), wrong,
+    CHECK(wrong == 0, "%s: %d of the bf16 and %d become another %s", mx_isa_name(mx_isa_current()), wrong, bits,
           mx_dtype_name(code));
 }
 
@@ -71,7 +75,13 @@ static void quantize(const void *x, mx_dtype dtype, mx_dtype code, int form, con
     r->scale[0] = 0.01f;
     mx_quantize q = {.rows = 37, .columns = 1100, .x = x, .dtype = dtype, .codes = r->codes, .code = code};
     q.scale = r->scale;
-    q.by = (mx_quantize_by)(form % 3);
+    q.by = (mx_quantize_by)(form < 6 ? form % 3 : form - 3);
+    if (form >= 6) { /* blocks */
+        q.rows = 32;
+        q.columns = 1088;
+        mx_quantize_run(&q);
+        return;
+    }
     q.given = form == 5;
     q.row_factor = form == 1 || form == 4 ? factors : NULL;
     q.column_factor = form == 0 || form == 3 ? factors : NULL;
@@ -94,7 +104,7 @@ static void test_paths_agree(mx_dtype code)
     for (int i = 0; i < 1100; i++)
         factors[i] = 0.5f + (float)random_bits() * 0x1p-31f;
     mx_isa isa = mx_isa_current();
-    for (int form = 0; form < 6; form++)
+    for (int form = 0; form < (code == MX_I8 ? 6 : 8); form++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             quantize(bf16 ? (void *)narrow : (void *)x, bf16 ? MX_BF16 : MX_F32, code, form, factors, &fast);
             (void)mx_isa_use("portable");
@@ -160,14 +170,24 @@ static mx_matrix new_matrix(int64_t rows, int64_t columns, mx_dtype dtype, bool 
 typedef struct form {
     mx_dtype a, b, c;
     bool trans_a, trans_b, bias;
-    int scales; /* bits: of rows, of columns, one for all */
+    int scales; /* bits: of rows, of columns, one for all, of blocks of a, of blocks of b */
 } form;
+
+enum { BLOCKS_OF_A = 8, BLOCKS_OF_B = 16 };
 
 static const float *values(int64_t n)
 {
     float *v = malloc((size_t)(n + 1) * sizeof *v);
     for (int64_t i = 0; i < n + 1; i++)
         v[i] = 0.001f + (float)random_bits() * 0x1p-40f;
+    return v;
+}
+
+static const float *powers(int64_t n)
+{
+    float *v = malloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = ldexpf(1, (int)(random_bits() % 8) - 5);
     return v;
 }
 
@@ -188,6 +208,8 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
     int step = f.scales & 4 ? 0 : 1;
     g.scale_a = f.scales & 1 ? (mx_scale){values(m), step} : (mx_scale){0};
     g.scale_b = f.scales & 2 ? (mx_scale){values(n), step} : (mx_scale){0};
+    g.block_a = f.scales & BLOCKS_OF_A ? powers(m * k / MX_BLOCK) : NULL;
+    g.block_b = f.scales & BLOCKS_OF_B ? powers(n * k / MX_BLOCK) : NULL;
     g.bias = f.bias ? values(n) : NULL;
     mx_gemm plain = g;
     mx_matrix expected = new_matrix(m, n, f.c, false);
@@ -205,6 +227,9 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
                 float a = (float)mx_get_number(g.a.data, f.trans_a ? p * g.a.stride + i : i * g.a.stride + p, f.a);
                 float b = (float)mx_get_number(g.b.data, f.trans_b ? j * g.b.stride + p : p * g.b.stride + j, f.b);
                 double term = (double)mx_from_bf16(mx_to_bf16(a)) * (double)mx_from_bf16(mx_to_bf16(b));
+                int64_t block = p / MX_BLOCK, blocks = k / MX_BLOCK;
+                term *= g.block_a ? (double)g.block_a[f.trans_a ? block * m + i : i * blocks + block] : 1;
+                term *= g.block_b ? (double)g.block_b[f.trans_b ? j * blocks + block : block * n + j] : 1;
                 sum += term;
                 magnitude += fabs(term);
             }
@@ -224,6 +249,8 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
     free(expected.data);
     free((void *)g.scale_a.value);
     free((void *)g.scale_b.value);
+    free((void *)g.block_a);
+    free((void *)g.block_b);
     free((void *)g.bias);
 }
 
@@ -249,6 +276,14 @@ static void test_products(void)
                           sizes[random_bits() % N_SIZES], f);
         }
     }
+    for (int i = 0; i < 16; i++) {
+        form f = {.a = MX_E4M3, .b = i & 1 ? MX_E4M3 : MX_E5M2, .c = i & 2 ? MX_BF16 : MX_F32};
+        f.trans_a = i & 4;
+        f.trans_b = i & 8;
+        f.scales = i % 3 == 0 ? BLOCKS_OF_A | BLOCKS_OF_B : i % 3 == 1 ? BLOCKS_OF_A : BLOCKS_OF_B | 1;
+        check_product(sizes[random_bits() % N_SIZES], sizes[random_bits() % N_SIZES], 32 * (1 + random_bits() % 3), f);
+    }
+    check_product(67, 101, 5024, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = BLOCKS_OF_A | BLOCKS_OF_B});
     check_product(29, 53, 9000, (form){.a = MX_I8, .b = MX_I8, .c = MX_BF16, .scales = 3});
     check_product(29, 53, 5000, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = 3});
     check_product(130, 290, 700, (form){.a = MX_I8, .b = MX_I8, .c = MX_F32, .scales = 3, .bias = true});
@@ -272,11 +307,11 @@ static void test_instruction(void)
  * dtype. With few rows, all vector paths give the bits of the first one. */
 static void check_blocks(int64_t m, int64_t n, int64_t k, mx_dtype dtype, float *first)
 {
-    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1, .block = true};
+    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1};
     g.a = new_matrix(m, k, dtype, false);
     g.b = new_matrix(n, k, MX_I8, true);
     g.c = (mx_matrix){malloc((size_t)(m * n) * 4), MX_F32, n, false};
-    g.scale_b = (mx_scale){values(n * k / MX_BLOCK), 1};
+    g.block_b = values(n * k / MX_BLOCK);
     g.bias = values(n);
     CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
     const float *c = g.c.data;
@@ -285,8 +320,7 @@ static void check_blocks(int64_t m, int64_t n, int64_t k, mx_dtype dtype, float 
         double sum = 0, magnitude = 0;
         for (int64_t p = 0; p < k; p++) {
             int64_t row = i % n;
-            float b =
-                (float)mx_get_number(g.b.data, row * g.b.stride + p, MX_I8) * g.scale_b.value[(row * k + p) / MX_BLOCK];
+            float b = (float)mx_get_number(g.b.data, row * g.b.stride + p, MX_I8) * g.block_b[(row * k + p) / MX_BLOCK];
             if (m > MX_THIN_ROWS && dtype == MX_BF16)
                 b = mx_from_bf16(mx_to_bf16(b));
             double term = mx_get_number(g.a.data, i / n * g.a.stride + p, dtype) * (double)b;
@@ -304,7 +338,7 @@ static void check_blocks(int64_t m, int64_t n, int64_t k, mx_dtype dtype, float 
     free(g.a.data);
     free(g.b.data);
     free(g.c.data);
-    free((void *)g.scale_b.value);
+    free((void *)g.block_b);
     free((void *)g.bias);
 }
 
@@ -364,7 +398,8 @@ int main(void)
     for (mx_isa isa = FIRST_ISA; isa <= mx_isa_best(); isa++) {
         CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
         for (int i = 0; i < N_CODES; i++) {
-            test_every_bf16(all_codes[i]);
+            for (int bits = -1; bits <= 1; bits++)
+                test_every_bf16(all_codes[i], bits);
             test_paths_agree(all_codes[i]);
             test_every_code(all_codes[i]);
         }

@@ -41,6 +41,11 @@ local function scaled()
     return { like(a, "i8"), like(b, pick(CODES)), scales[1], scales[2] }, with
 end
 
+local function in_blocks()
+    local m, n, k = 32 * math.random(3), 32 * math.random(2), 32 * math.random(3)
+    return { like({ m, k }, float()), like({ k, n }, float()), chance(2) and like({ n }, float()) or nil }
+end
+
 local function attention(op)
     local heads_kv, group, dim = pick { 1, 2 }, pick { 1, 1, 2, 3 }, 2 * pick { 1, 3, 4, 8, 16, 17 }
     local batch, queries, keys = pick { 1, 2 }, pick { 1, 2, 17, 40, 70 }, pick { 0, 1, 2, 17, 40, 70 }
@@ -491,6 +496,7 @@ local recipes = {
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped, grouped_column_sum = grouped,
     quantize = quantized, scaled_matmul = scaled, scaled_grouped_matmul = scaled_grouped,
+    mxfp8_matmul = in_blocks,
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,
     bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,

@@ -46,12 +46,22 @@ def smallest_margin(model, tokens, top):
     return (ordered[:, top - 1] - ordered[:, top]).min().item()
 
 
-def drawn(config, dtype, seed):
+def round_matrices(model, kind):
+    """Matrices become what blocks of a type of GGUF hold: 32 neighbours of the inner dimension."""
+    for t in model.state_dict().values():
+        if t.dim() > 1:
+            blocks = gguf.quants.quantize(t.numpy(), kind)
+            t.copy_(torch.from_numpy(gguf.quants.dequantize(blocks, kind).reshape(t.shape)))
+
+
+def drawn(config, dtype, seed, kind=None):
     """A model whose choices are clear, and its results."""
     config._attn_implementation = "eager"
     while True:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
         draw(model, dtype, seed)
+        if kind:
+            round_matrices(model, kind)
         expected = logits_of(model, seed + 1)
         with torch.no_grad():
             margin = smallest_margin(model, expected["tokens"].long(), config.num_experts_per_tok)
@@ -105,15 +115,16 @@ def stored(name, values, config):
     return {name.replace("mlp.experts.down_proj", "ffn_down_exps.weight"): permute(values, heads) if rotated else values}
 
 
-def make_gguf(name, config, architecture, seed):
-    model, expected = drawn(config, torch.bfloat16, seed)
+def make_gguf(name, config, architecture, seed, matrices=gguf.GGMLQuantizationType.BF16):
+    """matrices: their type in the file."""
+    model, expected = drawn(config, torch.bfloat16, seed, matrices)
     path = os.path.join(HERE, name + ".gguf")
     writer = gguf.GGUFWriter(path, architecture)
     add_keys(writer, config)
     add_tokenizer(writer)
     for key, t in model.state_dict().items():
         for theirs, values in stored(key, t.numpy(), config).items():
-            kind = gguf.GGMLQuantizationType.BF16 if values.ndim > 1 else gguf.GGMLQuantizationType.F32
+            kind = matrices if values.ndim > 1 else gguf.GGMLQuantizationType.F32
             writer.add_tensor(theirs, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -127,4 +138,7 @@ if __name__ == "__main__":
     for i, (family, family_config) in enumerate(FAMILIES.items()):
         make_folder(family, family_config, 400 + 100 * i)
     make_gguf("mixtral", MixtralConfig(**MIXTRAL), "llama", 800)
+    q8 = Qwen3MoeConfig(**{**QWEN, "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 3,
+                           "num_experts_per_tok": 2}, num_hidden_layers=1, norm_topk_prob=True)
+    make_gguf("qwen3_moe_q8", q8, "qwen3moe", 1000, gguf.GGMLQuantizationType.Q8_0)
     make_gguf("qwen3_moe", Qwen3MoeConfig(**QWEN, num_hidden_layers=2, norm_topk_prob=True), "qwen3moe", 900)

@@ -50,6 +50,7 @@ local ELSEWHERE = {
     quantize = "test_quantize.lua",
     scaled_matmul = "test_quantize.lua",
     scaled_grouped_matmul = "test_quantize.lua",
+    mxfp8_matmul = "test_quantize.lua",
     all_reduce = "tests/mpi", all_reduce_ = "tests/mpi",
     all_gather = "tests/mpi", all_gather_ = "tests/mpi",
     reduce_scatter = "tests/mpi",

@@ -125,23 +125,47 @@ function TestQuantize.test_delayed_scales()
     end
 end
 
--- MXFP8: what codes times scales stand for, and a product whose three sums have operands of their own.
-function TestQuantize.test_mxfp8()
-    local mxfp8 = require "mx.models.mxfp8"
-    lu.assertEquals(mxfp8.round(get("mxfp8.x")):to("f32"):totable(), get("mxfp8.rounded"):totable())
+-- What codes of blocks along the rows of x stand for.
+local function rounded(x)
+    local codes, scale = mx.quantize(x, { dtype = "e4m3", by = "row_block" })
+    return (codes:to("f32"):view(x:numel() // 32, 32) * scale:view(x:numel() // 32, 1)):view(x:size())
+end
+
+-- Blocks have the codes and scales of Transformer Engine's rule, along rows and along columns.
+function TestQuantize.test_blocks_of_mxfp8()
+    local x = get("mxfp8.x")
+    lu.assertEquals(rounded(x):totable(), get("mxfp8.rounded"):totable())
+    local codes, scale = mx.quantize(x, { dtype = "e4m3", by = "row_block" })
+    local across, other = mx.quantize(mx.transpose(x), { dtype = "e4m3", by = "column_block" })
+    lu.assertEquals({ scale:size(), other:size() }, { { 16, 2 }, { 2, 16 } })
+    lu.assertEquals(mx.transpose(across:to("f32")):totable(), codes:to("f32"):totable())
+    lu.assertEquals(mx.transpose(other):totable(), scale:totable())
+    local bad = mx.tensor { { math.huge }, { 0 / 0 } } * mx.ones(2, 32)
+    lu.assertFalse(mx.isfinite(rounded(bad)):any():item() ~= 0)
+    lu.assertEquals(rounded(mx.zeros(1, 32)):totable(), mx.zeros(1, 32):totable())
+end
+
+-- A product whose three sums have operands of their own.
+function TestQuantize.test_mxfp8_matmul()
     local x, w = mx.randn { shape = { 2, 32, 64 }, seed = 1 }:to("bf16"), mx.randn { shape = { 64, 96 }, seed = 2 }
     local bias, dy = mx.randn { shape = { 96 }, seed = 3 }:requires_grad(), mx.randn { shape = { 2, 32, 96 }, seed = 4 }
     local a, b = x:to("f32"):requires_grad(), w:requires_grad()
     dy = dy:to("bf16")
-    mx.backward(mx.sum(mxfp8.product(a:to("bf16"), b:to("bf16"), bias) * dy))
-    local function near(t, left, right)
-        local want = mx.matmul(mxfp8.round(left):to("f32"), mxfp8.round(right):to("f32"), { trans_b = true })
+    local y = mx.mxfp8_matmul(a:to("bf16"), b:to("bf16"), bias)
+    mx.backward(mx.sum(y * dy))
+    local function near(t, left, right, shift)
+        local want = mx.matmul(rounded(left), rounded(right), { trans_b = true })
+        want = shift and want + shift or want
         lu.assertTrue(((t - want:view(t:size())):abs():max() / want:abs():max()):item() < 2 ^ -8)
     end
-    local rows = dy:view(64, 96)
-    near(a:grad(), rows, w:detach():to("bf16"))
+    local rows, narrow = dy:view(64, 96), w:detach():to("bf16")
+    near(y:detach():to("f32"), x:view(64, 64), mx.transpose(narrow), bias:detach())
+    near(a:grad(), rows, narrow)
     near(b:grad(), mx.transpose(x:view(64, 64)), mx.transpose(rows))
     lu.assertAlmostEquals((bias:grad() - mx.sum(rows:to("f32"), { dim = 1 })):abs():max():item(), 0, 1e-5)
+    local few = mx.mxfp8_matmul(mx.narrow(x:view(64, 64), { dim = 1, start = 5, length = 3 }), narrow)
+    local all = mx.mxfp8_matmul(x:view(64, 64), narrow) -- blocks are those of rows, so the rows beside do not count
+    lu.assertEquals(few:totable(), mx.narrow(all, { dim = 1, start = 5, length = 3 }):totable())
 end
 
 -- The same of grouped products, as Qwix's ragged_dot; one group has no rows. On several threads, too.
@@ -216,7 +240,17 @@ function TestQuantize.test_blocks()
         local want = mx.matmul(x, w, bias, { trans_b = true })
         lu.assertTrue(((y - want):abs():max() / want:abs():max()):item() < 1e-6)
     end
-    local x = mx.randn { shape = { 11, 96 }, seed = 4, dtype = "bf16" }
+    local counts, x = mx.tensor({ 1, 0, 10 }, "i32"), mx.randn { shape = { 12, 96 }, seed = 4 } -- of experts
+    local stack, scales = mx.concat({ codes, codes * -1, codes }, { dim = 1 }), mx.concat({ scale, scale, scale * 2 },
+        { dim = 1 })
+    local y = mx.scaled_grouped_matmul(x, stack:view(3, 5, 96), nil, scales:view(3, 5, 3), counts,
+        { trans_b = true, dtype = "f32" })
+    for i, row in ipairs(y:totable()) do
+        local own = mx.narrow(x, { dim = 1, start = i, length = 1 })
+        local want = mx.matmul(own, w, { trans_b = true }) * (i == 1 and 1 or i <= 11 and 2 or 0)
+        lu.assertTrue((mx.tensor { row } - want):abs():max():item() < 1e-5 * (want:abs():max():item() + 1), "row " .. i)
+    end
+    x = mx.randn { shape = { 11, 96 }, seed = 4, dtype = "bf16" }
     lu.assertEquals(mx.scaled_matmul(x, codes, nil, scale, { trans_b = true }):totable(),
         mx.matmul(x, w:to("bf16"), { trans_b = true }):totable())
 end
@@ -242,14 +276,29 @@ function TestQuantize.test_errors()
     refused("by = \"tensor\" or \"column\"", mx.quantize, x, mx.ones(1), { dtype = "i8" })
     refused("'scale' has 1 values, expected 3", mx.quantize, x, mx.ones(1), { dtype = "i8", by = "column" })
     refused("'row_factor' has 3 values, expected 2", mx.quantize, x, nil, mx.ones(3), { dtype = "i8" })
+    refused("dtype must be an 8-bit float", mx.quantize, mx.ones(2, 32), { dtype = "i8", by = "row_block" })
+    refused("32 neighbours share a scale, so 3 columns must be a multiple of 32", mx.quantize, x,
+        { dtype = "e4m3", by = "row_block" })
+    refused("so 2 rows must be", mx.quantize, x, { dtype = "e4m3", by = "column_block" })
+    refused("by = \"column_block\" takes x alone", mx.quantize, mx.ones(32, 3), nil, mx.ones(32),
+        { dtype = "e4m3", by = "column_block" })
+    refused("x must be (..., k), and w (k, n)", mx.mxfp8_matmul, x, x)
+    refused("the inner size, and in training all sizes, must be multiples of 32", mx.mxfp8_matmul, x, mx.ones(3, 32))
+    refused("(2, 32) times (32, 32)", mx.mxfp8_matmul, mx.ones(2, 32):requires_grad(), mx.ones(32, 32))
+    refused("bias must be f32 or bf16 and have one dimension of 4", mx.mxfp8_matmul, mx.ones(2, 32), mx.ones(32, 4),
+        mx.ones(3))
+    refused("scaled_matmul has no gradient with scales of blocks; use mxfp8_matmul", function()
+        local codes, scale = mx.quantize(mx.ones(2, 64):requires_grad(), { dtype = "e4m3", by = "row_block" })
+        mx.backward(mx.scaled_matmul(codes, mx.zeros({ 64, 4 }, "e4m3"), scale):sum())
+    end)
     refused("stochastic = -2", mx.quantize, x, { dtype = "i8", stochastic = -2 })
     local a, b = mx.zeros({ 2, 3 }, "i8"), mx.zeros({ 3, 4 }, "i8")
     refused("neither a nor b are codes (i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz); use matmul", mx.scaled_matmul, x,
         mx.ones(3, 4))
     refused("inner sizes differ: 3 of a, 2 of b", mx.scaled_matmul, a, a)
     refused("'scale_a' has 4 values; expected 1, or 2, one for each row", mx.scaled_matmul, a, b, mx.ones(4))
-    refused("'scale_b' has 6 values; expected 1, or 3, one for each column", mx.scaled_matmul, mx.ones(2, 64),
-        mx.zeros({ 3, 64 }, "e4m3"), nil, mx.ones(3, 2), { trans_b = true })
+    refused("'scale_b' has 6 values; expected 1, or 3, one for each column", mx.scaled_matmul,
+        mx.zeros({ 2, 64 }, "i8"), mx.zeros({ 3, 64 }, "i8"), nil, mx.ones(3, 2), { trans_b = true })
     refused("'a' must be bf16, f32 or codes (i8,", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
     refused("grad must be i8", mx.scaled_matmul, a, b, { grad = "f32" })
     refused("the inner size is 131072", mx.scaled_matmul, mx.zeros({ 1, 131072 }, "i8"), mx.zeros({ 131072, 1 }, "i8"))

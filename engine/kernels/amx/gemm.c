@@ -1,4 +1,4 @@
-/* The matrix products of bf16, to which other codes are unpacked, and of i8 in the tile registers of AMX (Intel,
+/* The matrix products of bf16 and of i8 in the tile registers of AMX (Intel,
  * Software Developer's Manual 1, chapter 18).
  *
  * The register block is 32 x 32: four tiles of sums, two of A and two of B. A panel, of 32 rows of A or columns of B,
@@ -6,7 +6,6 @@
  * four i8, whose products are summed in i32: tiles move words, so only packing and one instruction differ. */
 #include "kernels/amx/tiles.h"
 #include "kernels/context.h"
-#include "kernels/simd/codes.h"
 #include "kernels/simd/transpose.h"
 
 enum { MR = 32, NR = 32, BLOCK_WORDS = 2 * TILE_WORDS };
@@ -32,15 +31,10 @@ void mx_amx_end(void) { _tile_release(); }
 
 /* ---- packing ---- */
 
-/* n elements from `at` on as f32, none or up to 16; zeros beyond. */
-static inline vf load_floats(const void *src, mx_dtype dtype, int64_t at, int64_t n)
+/* n elements from `at` on, none or up to 16; zeros beyond. */
+static inline vf load_floats(const void *src, int64_t at, int64_t n)
 {
-    n = n < 0 ? 0 : n < VL ? n : VL;
-    if (!mx_dtype_is_code(dtype))
-        return vf_load_part((const float *)src + at, n);
-    __m128i codes = _mm_maskz_loadu_epi8(vm_first(n), (const char *)src + at);
-    return _mm512_insertf32x8(_mm512_castps256_ps512(codes_to_f32(codes, dtype)),
-                              codes_to_f32(_mm_srli_si128(codes, 8), dtype), 1);
+    return vf_load_part((const float *)src + at, n < 0 ? 0 : n < VL ? n : VL);
 }
 
 /* 16 words along k from element `at` on, of which n elements exist; zeros beyond. */
@@ -52,7 +46,7 @@ static inline vi words_along(int group, const void *src, mx_dtype dtype, int64_t
         return _mm512_maskz_loadu_epi8(n >= 4 * VL ? UINT64_MAX : (1ull << n) - 1, (const int8_t *)src + at);
     if (dtype == MX_BF16)
         return _mm512_maskz_loadu_epi16(n >= 2 * VL ? UINT32_MAX : (1u << n) - 1u, (const mx_bf16 *)src + at);
-    return vf_pack_bf16(load_floats(src, dtype, at, n), load_floats(src, dtype, at + VL, n - VL));
+    return vf_pack_bf16(load_floats(src, at, n), load_floats(src, at + VL, n - VL));
 }
 
 /* A byte of each of n items, in words; zeros if it is not `there`. */
@@ -80,7 +74,7 @@ static inline vi words_across(int group, const void *src, mx_dtype dtype, int64_
         vi odd = pair ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p + stride)) : vi_set1(0);
         return vi_or(even, vi_shl(odd, 16));
     }
-    return vf_join_bf16(load_floats(src, dtype, at, n), pair ? load_floats(src, dtype, at + stride, n) : vf_zero());
+    return vf_join_bf16(load_floats(src, at, n), pair ? load_floats(src, at + stride, n) : vf_zero());
 }
 
 /* A tile's lines, `items` by 16 words of `group` elements, of which n exist from element p of k on. `item_lines`: a

@@ -141,6 +141,14 @@ void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dt
             sums[j] += mx_get_float(x, i * stride + j, dtype);
 }
 
+/* Element i of the items, p of k, of an operand times the scale of its block. `along`: items are contiguous in k. */
+static float scaled_element(const mx_matrix *x, const float *block, bool along, int64_t i, int64_t p, int64_t items,
+                            int64_t k)
+{
+    float value = element(x->data, along ? i * x->stride + p : p * x->stride + i, x->dtype);
+    return !block ? value : value * block[along ? (i * k + p) / MX_BLOCK : p / MX_BLOCK * items + i];
+}
+
 void mx_gemm_reference(const mx_gemm *g)
 {
     bool codes = mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype);
@@ -151,8 +159,8 @@ void mx_gemm_reference(const mx_gemm *g)
             float sum = 0.0f;
             int64_t exact = 0;
             for (int64_t p = 0; p < g->k; p++) {
-                float a = element(g->a.data, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p, g->a.dtype);
-                float b = element(g->b.data, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j, g->b.dtype);
+                float a = scaled_element(&g->a, g->block_a, !g->a.trans, i, p, g->m, g->k);
+                float b = scaled_element(&g->b, g->block_b, g->b.trans, j, p, g->n, g->k);
                 sum += round ? rounded(a) * rounded(b) : a * b;
                 exact += whole ? (int64_t)a * (int64_t)b : 0;
             }

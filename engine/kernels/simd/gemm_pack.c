@@ -4,7 +4,6 @@
  * transposed), 8 items x 8 words are loaded along k and transposed in registers; otherwise neighbouring items are
  * contiguous and a vector of them is copied. That is 256 bits wide on every path. Only panels of B in pairs have a
  * wider way too: a product of few rows packs B for little arithmetic. */
-#include "kernels/simd/codes.h"
 #include "kernels/simd/gemm_simd.h"
 #include "kernels/simd/transpose.h"
 
@@ -44,8 +43,6 @@ MX_INLINE __m128i load_bytes(const source *s, int64_t offset, int64_t n)
 /* The first n (at most 8; 0 or less: none) elements from `offset` on, then zeros. */
 MX_INLINE __m256 load_f32(const source *s, int64_t offset, int64_t n)
 {
-    if (mx_dtype_is_code(s->dtype))
-        return codes_to_f32(load_bytes(s, offset, n), s->dtype);
     const float *p = (const float *)s->data + offset;
     return n >= 8 ? _mm256_loadu_ps(p) : n > 0 ? _mm256_maskload_ps(p, first_lanes(n)) : _mm256_setzero_ps();
 }
@@ -221,12 +218,12 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
 #if MX_SIMD_512
 /* ---- panels of B, f32 or bf16, in vectors of 16 words ---- */
 
-MX_INLINE bool is_wide(mx_dtype dtype, int width, word_kind kind)
+MX_INLINE bool is_wide(int width, word_kind kind)
 {
 #if defined(MX_SIMD_AVX512_BF16)
-    return (kind == SINGLES || kind == PAIRS) && width % VL == 0 && !mx_dtype_is_code(dtype);
+    return (kind == SINGLES || kind == PAIRS) && width % VL == 0;
 #else
-    return kind == SINGLES && width % VL == 0 && !mx_dtype_is_code(dtype);
+    return kind == SINGLES && width % VL == 0;
 #endif
 }
 
@@ -311,7 +308,7 @@ MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void 
 {
     s.dtype = dtype;
 #if MX_SIMD_512
-    if (is_wide(dtype, width, kind)) {
+    if (is_wide(width, kind)) {
         along ? pack_wide_along(&s, width, packed, kind) : pack_wide_across(&s, width, packed, kind);
         return;
     }
@@ -321,20 +318,7 @@ MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void 
 
 MX_INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
 {
-    if (s->dtype == MX_BF16)
-        pack_dtype(*s, MX_BF16, along, width, packed, kind);
-    else if (s->dtype == MX_I8)
-        pack_dtype(*s, MX_I8, along, width, packed, kind);
-    else if (s->dtype == MX_E4M3)
-        pack_dtype(*s, MX_E4M3, along, width, packed, kind);
-    else if (s->dtype == MX_E5M2)
-        pack_dtype(*s, MX_E5M2, along, width, packed, kind);
-    else if (s->dtype == MX_E4M3FNUZ)
-        pack_dtype(*s, MX_E4M3FNUZ, along, width, packed, kind);
-    else if (s->dtype == MX_E5M2FNUZ)
-        pack_dtype(*s, MX_E5M2FNUZ, along, width, packed, kind);
-    else
-        pack_dtype(*s, mx_is_bf16(s->dtype) ? MX_BF16 : MX_F32, along, width, packed, kind);
+    pack_dtype(*s, mx_is_bf16(s->dtype) ? MX_BF16 : MX_F32, along, width, packed, kind);
 }
 
 /* i8 in words of i16 or bytes. */

@@ -293,6 +293,8 @@ mx.scaled_matmul(x, w, scale_x, scale_w) --> {{2}}]] },
 local x, scale_x = mx.quantize(mx.tensor { { 2 }, { 2 } }, { dtype = "e4m3" })
 local w, scale_w = mx.quantize(mx.tensor { { { 1 } }, { { 8 } } }, { dtype = "e4m3", by = "column" }) -- two groups
 mx.scaled_grouped_matmul(x, w, scale_x, scale_w, mx.tensor({ 1, 1 }, "i32")) --> {{2}, {16}}]] },
+        { "mxfp8_matmul", torch = "nn.functional.scaled_mm", code = [[
+mx.mxfp8_matmul(mx.ones(1, 32), mx.ones(32, 2)) --> {{32, 32}}]] },
         { "straight_through", torch = "x + (y - x).detach()", code = [[
 local x = mx.tensor { 0.4, 0.6 }:requires_grad()
 mx.backward(mx.straight_through(x:gt(0.5):to("f32"), x):sum())

@@ -1,5 +1,6 @@
 --- Weights that stay codes of one byte, as a GGUF file of Q8_0 has them: {codes = (outputs, inputs) i8, scale =
---- (outputs, inputs / 32) f32}, with a scale for each 32 neighbours. Generation computes with them; training does not.
+--- (outputs, inputs / 32) f32}, with a scale for each 32 neighbours; those of experts have their number in front.
+--- Generation computes with them; training does not.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -12,8 +13,12 @@ codes.BLOCK = 32 -- neighbours that share a scale
 ---@param weight {codes: any, scale: any}
 ---@param bias any (outputs), or nil
 ---@param dtype string of the result
+---@param counts? any with experts, and without a bias: x is (rows, inputs), and each expert has so many rows
 ---@return any (..., outputs)
-function codes.product(x, weight, bias, dtype)
+function codes.product(x, weight, bias, dtype, counts)
+    if counts then
+        return mx.scaled_grouped_matmul(x, weight.codes, nil, weight.scale, counts, { trans_b = true, dtype = dtype })
+    end
     return mx.scaled_matmul(x, weight.codes, nil, weight.scale, bias, { trans_b = true, dtype = dtype })
 end
 

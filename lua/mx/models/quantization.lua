@@ -7,14 +7,13 @@
 
 local mx = require "mx"
 local stored_codes = require "mx.models.codes"
-local mxfp8 = require "mx.models.mxfp8"
 local nn = require "mx.nn"
 
 local quantization = {}
 
 --- The recipes by the values of the config key. codes: of inputs and weights; gradient: of gradients; by_tensor: one
 --- scale for each tensor, instead of one for each row of inputs and gradients and each column of weights; delayed: it
---- follows from the largest magnitudes of the steps before; blocks: the products of mxfp8.lua, but not of experts.
+--- follows from the largest magnitudes of the steps before; blocks: mx.mxfp8_matmul, but not of experts.
 quantization.RECIPES = {
     int8 = { codes = "i8", gradient = "i8" },
     fp8 = { codes = "e4m3", gradient = "e4m3" },
@@ -278,6 +277,26 @@ local function biases_of_rows(x, bias, counts, dtype)
     return mx.grouped_matmul(mx.ones({ x:size(1), 1 }, dtype), bias:view(bias:size(1), 1, bias:size(2)), counts)
 end
 
+-- Products in MXFP8. What they read follows from values that other gradients read, as codes do, but for attention's
+-- result, so it is computed again (remat.lua).
+local function products_of_blocks(weights, h, run)
+    local trains = run ~= nil and run.pass ~= nil
+    local function again(t)
+        return trains and not t:name() and mx.name(t, "codes") or t
+    end
+    return function(name, bias)
+        local w = again(weights[name .. ".weight"]:to("bf16"))
+        local x = name == "out" and h or again(h)
+        if quantization.watch and trains then
+            for kind, t in pairs { input = x, weight = w } do
+                local by = kind == "input" and "row_block" or "column_block"
+                quantization.watch(kind, t, (mx.quantize(t:detach(), { dtype = "e4m3", by = by })))
+            end
+        end
+        return mx.mxfp8_matmul(x, w, bias)
+    end
+end
+
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
@@ -291,14 +310,13 @@ end
 function quantization.products(model, i, weights, h, run, counts)
     local self = covers(model.shape, i) and model.quantization
     if self and self.recipe.blocks and not counts then
-        return function(name, bias)
-            return mxfp8.product(h, weights[name .. ".weight"]:to("bf16"), bias)
-        end
+        return products_of_blocks(weights, h, run)
     elseif not self or self.recipe.blocks then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
             if type(weight) == "table" then
-                return stored_codes.product(h, weight, bias, model.shape.dtype)
+                local y = stored_codes.product(h, weight, not counts and bias or nil, model.shape.dtype, counts)
+                return counts and bias and y + biases_of_rows(h, bias, counts, model.shape.dtype) or y
             end
             return counts and mx.grouped_matmul(h, weight, counts, bias) or mx.matmul(h, weight, bias)
         end

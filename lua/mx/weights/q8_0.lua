@@ -10,12 +10,11 @@ local util = require "mx.util"
 local q8_0 = {}
 
 -- Whether a stored tensor is one of Q8_0 that generation can read as it is: the table of tokens, or the weights of
--- products, which are (outputs, inputs) in the file. Those of experts are not.
+-- products, which are (outputs, inputs) in the file; those of all experts of a layer (experts, outputs, inputs).
 local function stays(source, entry)
     local found, name = source.tensors[entry.name], entry.parts[1]
     local product = name == "unembedding.weight" or quantization.has_weight(name)
-    return found and found.type == "Q8_0" and not entry.experts and (entry.transposed and product
-        or name == "embedding.weight")
+    return found and found.type == "Q8_0" and (entry.transposed and product or name == "embedding.weight")
 end
 
 --- The parameters that can stay codes, with their numbers of values; nil if there are none.
@@ -29,7 +28,8 @@ function q8_0.find(path, shape)
     local source <close>, found = sources.open(path), {}
     for _, entry in ipairs(source.kind == "gguf" and families.layout(source.names, shape, source.neighbours) or {}) do
         for i, name in ipairs(stays(source, entry) and entry.parts or {}) do
-            found[name] = entry.lengths[i] * entry.sizes[3 - entry.dim]
+            local n = #entry.sizes
+            found[name] = entry.lengths[i] * entry.sizes[2 * n - 1 - entry.dim] * (n == 3 and entry.sizes[1] or 1)
         end
     end
     return next(found) and found or nil

@@ -14,8 +14,7 @@
 
 enum {
     PANEL_BYTES = 20480,
-    PANEL_KEYS = 512, /* of a sequence that is too long to be packed as a whole */
-    SUPER_ROWS = 2048,
+    PANEL_KEYS = 512,              /* of a sequence that is too long to be packed as a whole */
     MERGE_PARALLEL_FROM = 1 << 16, /* elements */
 };
 
@@ -44,7 +43,7 @@ void mx_attention_choose_blocks(mx_attention_plan *p, const mx_attention_path *p
 
 mx_attention_plan mx_attention_plan_of(const mx_attention *a)
 {
-    mx_attention_plan p = {.a = a, .chunks = 1};
+    mx_attention_plan p = {.a = a};
     p.group = a->n_kv_heads > 0 ? a->n_heads / a->n_kv_heads : 1;
     p.rows = a->queries * p.group;
     p.keys = a->kv_length > 0 ? mx_min(a->kv_length, a->keys) : a->keys;
@@ -72,8 +71,20 @@ mx_status mx_attention_scratch_new(int threads, int64_t bytes, char **scratch)
     return MX_OK;
 }
 
+/* The mean number of keys of a query. */
+static int64_t mean_keys(const mx_attention_plan *p)
+{
+    int64_t sequences = p->a->intervals ? p->a->batch : 1, queries = p->rows / p->group, sum = 0;
+    for (int64_t b = 0; b < sequences; b++)
+        for (int64_t i = 0; i < queries; i++) {
+            mx_attention_run run = mx_attention_run_of(p, b * p->a->n_kv_heads, i * p->group);
+            sum += mx_max(run.end - run.first, 0);
+        }
+    return sum / mx_max(sequences * queries, 1);
+}
+
 void mx_attention_choose_panels(mx_attention_plan *p, int64_t (*bytes)(const mx_attention_plan *), int64_t key_bytes,
-                                int64_t limit)
+                                int64_t max_rows, int64_t limit)
 {
     p->panel_keys = mx_round_up(mx_max(p->keys, 1), p->block_keys);
     p->super_rows = p->block_rows;
@@ -82,9 +93,10 @@ void mx_attention_choose_panels(mx_attention_plan *p, int64_t (*bytes)(const mx_
     p->panel_keys = mx_min(p->panel_keys, mx_max(PANEL_KEYS / p->block_keys, 1) * p->block_keys);
     while (p->panel_keys > p->block_keys && bytes(p) + p->panel_keys * key_bytes > limit)
         p->panel_keys -= p->block_keys;
-    while (!p->wants_keys && p->super_rows + p->block_rows <= SUPER_ROWS && bytes(p) <= limit)
+    max_rows = mx_min(max_rows, mean_keys(p) * p->group);
+    while (p->super_rows + p->block_rows <= max_rows && bytes(p) + p->panel_keys * key_bytes <= limit)
         p->super_rows += p->block_rows;
-    if (p->super_rows > p->block_rows && bytes(p) > limit)
+    if (p->super_rows > p->block_rows && bytes(p) + p->panel_keys * key_bytes > limit)
         p->super_rows -= p->block_rows;
 }
 
@@ -170,7 +182,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
     mx_attention_choose_blocks(&p, path, D * word + V * 4, (D + V) * word, 4.0 / 3, (double)mx_cpu_l2_bytes());
 
-    mx_attention_choose_panels(&p, path->forward_bytes, 0, scratch);
+    mx_attention_choose_panels(&p, path->forward_bytes, 0, MX_ATTENTION_SUPER_ROWS, scratch);
 
     /* Every row is its own sum, so the split over threads may be by their number. */
     int threads = mx_attention_threads();

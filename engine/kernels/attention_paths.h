@@ -17,15 +17,16 @@ typedef struct mx_attention_plan {
     float scale;
     int64_t block_rows, block_keys; /* of a tile: multiples of the path's row_unit and key_unit */
     int64_t super_rows, panel_keys; /* rows that a call takes at most, keys packed at a time: multiples of the above */
-    int64_t chunks;                 /* into which the backward of one head is cut, by blocks of rows taken in turn */
-    bool wants_rows, wants_keys;    /* backward: dq; dk and dv, then super_rows = block_rows */
+    int64_t sum_keys;               /* backward: that the sums of dk and dv hold, a multiple of block_keys */
+    bool wants_rows, wants_keys;    /* backward: dq; dk and dv */
 } mx_attention_plan;
 
 /* What one call of backward computes: the gradients between these rows and keys of a head. first_key is a multiple of
  * panel_keys. */
 typedef struct mx_attention_share {
     int64_t head, first_row, last_row, first_key, last_key; /* to before last */
-    float *dk, *dv; /* with wants_keys: dk / scale and dv are added, (keys from first_key on, sum_width of the width) */
+    float *dk, *dv; /* with wants_keys: dk / scale and dv are added, (sum_keys, sum_width of the width), key t to the
+                       one at t modulo sum_keys */
 } mx_attention_share;
 
 enum {
@@ -67,15 +68,16 @@ typedef struct mx_attention_path {
 } mx_attention_path;
 
 enum {
+    MX_ATTENTION_SUPER_ROWS = 2048,               /* of a call */
     MX_ATTENTION_SCRATCH = (2 << 20) - (8 << 10), /* bytes of scratch of a thread; rounded up below 2 MiB */
-    MX_ATTENTION_ONE_PASS = 16 << 20, /* those that a backward pass with five products instead of seven may take */
+    MX_ATTENTION_SUMS = 64 << 20, /* bytes of the sums of dk and dv of a thread, or of a chunk of rows */
 };
 
-/* The driver with a given path and limits of scratch, for tests. Forward takes up to `scratch`, backward up to
- * `one_pass`, otherwise up to `scratch` in two passes: the keys, then the rows. */
+/* The driver with a given path and limits, for tests. A thread takes up to `scratch`. Backward besides has sums of dk
+ * and dv; if one of these needs more than `sum_bytes`, it makes two passes: the keys, then the rows. */
 mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch);
 mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch,
-                                   int64_t one_pass);
+                                   int64_t sum_bytes);
 
 /* ---- what the drivers of both directions share ---- */
 
@@ -91,9 +93,9 @@ void mx_attention_choose_blocks(mx_attention_plan *p, const mx_attention_path *p
 
 /* If the scratch of a thread, and key_bytes for each key of a panel, stay within `limit`, the keys of a head are packed
  * as a whole, and a call takes a block of rows. Otherwise keys are packed in panels, for each call again, and a call
- * takes as many rows as fit, unless dk and dv are wanted. No result depends on this. */
+ * takes as many rows as fit, at most max_rows and as many queries as a query has keys in the mean. */
 void mx_attention_choose_panels(mx_attention_plan *p, int64_t (*bytes)(const mx_attention_plan *), int64_t key_bytes,
-                                int64_t limit);
+                                int64_t max_rows, int64_t limit);
 
 /* The pieces into which the rows of each head are cut for threads, and piece i of all heads. */
 int64_t mx_attention_pieces(const mx_attention_plan *p, int64_t heads, int threads);

@@ -191,12 +191,32 @@ static int64_t value_count(const mx_attention *a) { return a->batch * a->keys * 
 
 static int64_t out_count(const mx_attention *a) { return a->batch * a->queries * a->n_heads * a->value_dim; }
 
-enum { NO_INTERVALS, DOCUMENTS, ANY_INTERVALS };
+enum { NO_INTERVALS, DOCUMENTS, ANY_INTERVALS, PACKED };
 
-/* Documents of random length, of which the first queries see nothing; or any intervals, beyond the keys, too. */
+/* Documents of up to 60 tokens, one after the other. */
+static void pack_documents(const mx_attention *a, int32_t *runs)
+{
+    int64_t first = 0, end = 0;
+    for (int64_t i = 0; i < a->batch * a->queries; i++) {
+        int64_t at = i % a->queries;
+        if (at == 0 || at == end) {
+            first = at;
+            end = mx_min(at + 1 + random_below(60), a->queries);
+        }
+        runs[2 * i] = (int32_t)first;
+        runs[2 * i + 1] = (int32_t)end;
+    }
+}
+
+/* Runs of random length, of which the first queries see nothing; any intervals, beyond the keys, too; or packed
+ * documents. */
 static int32_t *random_intervals(const mx_attention *a, int kind)
 {
     int32_t *runs = malloc((size_t)(a->batch * a->queries) * 2 * sizeof *runs + 1), first = 0, keys = (int32_t)a->keys;
+    if (kind == PACKED) {
+        pack_documents(a, runs);
+        return runs;
+    }
     for (int64_t i = 0; i < a->batch * a->queries; i++) {
         int32_t *own = runs + 2 * i;
         if (i % a->queries == 0 || random_below(20) == 0)
@@ -251,7 +271,7 @@ typedef struct result {
 } result;
 
 static result run_within(const mx_attention_path *path, const problem *p, mx_dtype gradient, int64_t scratch,
-                         int64_t one_pass)
+                         int64_t sums)
 {
     const mx_attention *a = &p->a;
     size_t own = mx_dtype_bytes(a->dtype), grad = mx_dtype_bytes(gradient);
@@ -267,7 +287,7 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
     r.a.out = (char *)r.a.dv + values * grad;
     r.a.dq_dtype = r.a.dk_dtype = r.a.dv_dtype = gradient;
     CHECK(mx_attention_forward_by(path, &r.a, scratch) == MX_OK, "%s", mx_message());
-    CHECK(mx_attention_backward_by(path, &r.a, scratch, one_pass) == MX_OK, "%s", mx_message());
+    CHECK(mx_attention_backward_by(path, &r.a, scratch, sums) == MX_OK, "%s", mx_message());
     if (a->sinks)
         mx_attention_sinks_backward(&r.a, r.dsinks);
     return r;
@@ -275,7 +295,7 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
 
 static result run(const mx_attention_path *path, const problem *p, mx_dtype gradient)
 {
-    return run_within(path, p, gradient, MX_ATTENTION_SCRATCH, MX_ATTENTION_ONE_PASS);
+    return run_within(path, p, gradient, MX_ATTENTION_SCRATCH, MX_ATTENTION_SUMS);
 }
 
 static double at(const void *x, mx_dtype dtype, int64_t i)

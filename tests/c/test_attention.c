@@ -326,7 +326,7 @@ static void test_nan(void)
 }
 
 /* The paths of long sequences, by limits that nothing fits into: panels of keys, calls of several blocks of rows, and
- * two passes. Forward gives the same bits; backward sums in another order. */
+ * one pass or two. Forward gives the same bits; backward sums in another order. */
 static void test_long_paths(void)
 {
     for (int i = 0; i < 6; i++) {
@@ -342,13 +342,38 @@ static void test_long_paths(void)
         refer(&p, true);
         for (const named_path *path = paths_of(a.dtype); path->path; path++) {
             int64_t limit = (int64_t[]){0, 160 << 10, 400 << 10}[i % 3];
-            result whole = run(path->path, &p, MX_F32), one = run_within(path->path, &p, MX_F32, limit, 0);
-            compare(path->name, &p, &one);
-            size_t out = (size_t)out_count(&p.a) * mx_dtype_bytes(a.dtype);
-            CHECK(memcmp(whole.a.out, one.a.out, out) == 0, "%s: forward by panels has other bits", path->name);
+            result whole = run(path->path, &p, MX_F32);
+            for (int passes = 1; passes <= 2; passes++) {
+                result one = run_within(path->path, &p, MX_F32, limit, passes == 1 ? MX_ATTENTION_SUMS : 0);
+                compare(path->name, &p, &one);
+                size_t out = (size_t)out_count(&p.a) * mx_dtype_bytes(a.dtype);
+                CHECK(memcmp(whole.a.out, one.a.out, out) == 0, "%s: forward by panels has other bits", path->name);
+                free(one.data);
+            }
             free(whole.data);
-            free(one.data);
         }
+        problem_free(&p);
+    }
+}
+
+/* Documents one after the other: panels of rows that see several; sums of dk and dv for some of the keys at a time
+ * (with 16 heads), in chunks of rows (with 2); all keys packed at once, and few. */
+static void test_packed(void)
+{
+    for (int i = 0; i < 4; i++) {
+        mx_attention a = {.batch = 2, .queries = 210, .keys = 210, .n_kv_heads = i & 1 ? 1 : 8};
+        a.n_heads = a.n_kv_heads * (1 + i / 3);
+        a.head_dim = i & 1 ? 40 : 8;
+        a.dtype = i & 2 || ON_TILES ? MX_BF16 : MX_F32;
+        a.causal = i != 2;
+        problem p = problem_new(&a, PACKED);
+        refer(&p, true);
+        for (const named_path *path = paths_of(a.dtype); path->path; path++)
+            for (int64_t limit = 0; limit <= MX_ATTENTION_SCRATCH; limit += MX_ATTENTION_SCRATCH) {
+                result r = run_within(path->path, &p, a.dtype, limit, MX_ATTENTION_SUMS);
+                compare(path->name, &p, &r);
+                free(r.data);
+            }
         problem_free(&p);
     }
 }
@@ -374,7 +399,7 @@ static void test_threshold(void)
     }
 }
 
-/* Scratch of a thread does not grow with the sequence: below 2 MiB, backward too where 16 MiB do not suffice. */
+/* Scratch of a thread does not grow with the sequence: below 2 MiB, backward in two passes. */
 static void test_memory(void)
 {
     int threads = omp_get_max_threads();
@@ -397,6 +422,26 @@ static void test_memory(void)
         free(r.data);
         problem_free(&p);
     }
+    omp_set_num_threads(threads);
+}
+
+/* The sums of dk and dv of a thread are those of a window and of one block of rows, not of a sequence. */
+static void test_sums(void)
+{
+    int threads = omp_get_max_threads();
+    mx_attention a = {.batch = 1, .queries = 20000, .keys = 20000, .n_heads = 16, .n_kv_heads = 16, .head_dim = 8};
+    a.causal = true;
+    a.window = 32;
+    problem p = problem_new(&a, 0);
+    omp_set_num_threads(2);
+    mx_pool_reset_peak();
+    int64_t before = mx_pool_get_stats().in_use_bytes;
+    result r = run(path_of(mx_isa_best(), a.dtype), &p, MX_F32);
+    int64_t keys = 3 * 128 + 32, floats = 2 * 16; /* blocks have up to 128 rows and keys; padded widths of dk and dv */
+    int64_t peak = mx_pool_get_stats().peak_bytes - before;
+    CHECK(peak < 2 * ((2 << 20) + keys * floats * 4) + (64 << 10), "scratch and sums of %ld bytes", peak);
+    free(r.data);
+    problem_free(&p);
     omp_set_num_threads(threads);
 }
 
@@ -433,6 +478,7 @@ int main(void)
     test_blocks();
     test_threads();
     test_long_paths();
+    test_packed();
     if (ON_TILES) /* what is left runs on vectors */
         return check_done();
     test_reference();
@@ -444,5 +490,6 @@ int main(void)
     test_nan();
     test_threshold();
     test_memory();
+    test_sums();
     return check_done();
 }

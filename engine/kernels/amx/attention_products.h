@@ -46,11 +46,19 @@ MX_INLINE void multiply_tiles(int nv, int64_t k, const float *a, int64_t a_line,
     _tile_stored(1, lower, c_bytes);
 }
 
-NOINLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
-                          bool add)
+typedef void tile_packed(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row, bool add);
+NOINLINE void tile_packed1(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row, bool add)
+{
+    multiply_tiles(1, k, a, TILE_LINES, TILE_WORDS, 2 * TILE_WORDS, b, b_step, c, c_row, add);
+}
+NOINLINE void tile_packed2(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row, bool add)
+{
+    multiply_tiles(2, k, a, TILE_LINES, TILE_WORDS, 2 * TILE_WORDS, b, b_step, c, c_row, add);
+}
+MX_INLINE tile_packed *tile_packed_of(int kind, int64_t nv)
 {
     (void)kind; /* pairs */
-    multiply_tiles(NV, k, a, TILE_LINES, TILE_WORDS, 2 * TILE_WORDS, b, b_step, c, c_row, add);
+    return nv == 2 ? tile_packed2 : tile_packed1;
 }
 
 typedef void tile_rows(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row);

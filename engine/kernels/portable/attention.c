@@ -111,7 +111,7 @@ static void backward_row(const mx_attention_plan *p, const mx_attention_share *s
             ds *= 1 - (s / a->softcap) * (s / a->softcap);
         for (int64_t d = 0; d < width; d++)
             dq[d] += ds * mx_get_float(k, d, a->dtype);
-        int64_t key = t - share->first_key;
+        int64_t key = p->wants_keys ? t % p->sum_keys : 0;
         for (int64_t d = 0; d < width && p->wants_keys; d++)
             share->dk[key * width + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
         for (int64_t d = 0; d < value_dim && p->wants_keys; d++)

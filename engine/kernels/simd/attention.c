@@ -61,88 +61,93 @@ MX_INLINE void pack_keys(int kind, forward *f, mx_attention_run keys)
     }
 }
 
-/* Computes the probabilities 2^(c s - top) of n keys, packed for the product with v. Then *sum = *sum * keep + their
- * sum. */
-MX_INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf *top, const vf *keep, float *p,
-                            float *sum)
+/* Computes the probabilities 2^(c s - top) of a vector of rows and n keys, packed for the product with v. Then *sum =
+ * *sum * keep + their sum. */
+MX_INLINE void exponentiate(int kind, int64_t n, const float *s, float c, vf top, vf keep, float *p, float *sum)
 {
-    for (int j = 0; j < NV; j++) {
-        vf even = vf_zero(), odd = vf_zero(), shift = vf_zero() - top[j];
-        const float *from = s + j * VL;
-        float *to = p + j * VL;
-        for (int64_t t = 0; t < n; t += 2, from += 2 * NR) {
-            vf a = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(from), vf_set1(c), shift));
-            vf b = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(from + NR), vf_set1(c), shift));
-            even = even + a;
-            odd = odd + b;
-            if (kind == WORD_PAIR) {
-                vf_store(to, pair_words(vf_to_bf16(a), vf_to_bf16(b)));
-                to += NR;
-            } else {
-                vf_store(to, a);
-                vf_store(to + NR, b);
-                to += 2 * NR;
-            }
+    vf even = vf_zero(), odd = vf_zero(), shift = vf_zero() - top;
+    for (int64_t t = 0; t < n; t += 2, s += 2 * NR) {
+        vf a = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(s), vf_set1(c), shift));
+        vf b = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(s + NR), vf_set1(c), shift));
+        even = even + a;
+        odd = odd + b;
+        if (kind == WORD_PAIR) {
+            vf_store(p, pair_words(vf_to_bf16(a), vf_to_bf16(b)));
+            p += NR;
+        } else {
+            vf_store(p, a);
+            vf_store(p + NR, b);
+            p += 2 * NR;
         }
-        vf_store(sum + j * VL, vf_fma(vf_load(sum + j * VL), keep[j], even + odd));
     }
+    vf_store(sum, vf_fma(vf_load(sum), keep, even + odd));
 }
 
-/* Raises top to the maximum of c s over n keys, and scales the sums so far from the old maximum to the new one. */
-MX_INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *safe, vf *keep, float *out,
-                         int64_t height)
+/* Raises *top of a vector of rows to the maximum of c s over n keys, and scales the sums of probability times v so far
+ * from the old maximum to the new one; *keep is the factor. Returns the number to subtract from c s. */
+MX_INLINE vf raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *keep, float *out, int64_t height)
 {
-    bool raised = false;
-    for (int j = 0; j < NV; j++) {
-        vf old = vf_load(top + j * VL), even = vf_set1(-INFINITY), odd = even;
-        for (int64_t t = 0; t < n; t += 2) {
-            even = vf_max(even, vf_load(s + t * NR + j * VL));
-            odd = vf_max(odd, vf_load(s + (t + 1) * NR + j * VL));
-        }
-        vf most = vf_max(old, vf_max(even, odd) * vf_set1(c));
-        vf_store(top + j * VL, most);
-        /* Without any key so far the maximum is -inf, and -inf - (-inf) would be NaN: subtract 0 instead. */
-        safe[j] = vf_select(vf_gt(most, vf_set1(-INFINITY)), most, vf_zero());
-        keep[j] = vf_exp2_whole(kind != WORD_F32, old - safe[j]);
-        raised = raised || vm_any(vf_gt(most, old));
+    vf old = vf_load(top), even = vf_set1(-INFINITY), odd = even;
+    for (int64_t t = 0; t < n; t += 2) {
+        even = vf_max(even, vf_load(s + t * NR));
+        odd = vf_max(odd, vf_load(s + (t + 1) * NR));
     }
+    vf most = vf_max(old, vf_max(even, odd) * vf_set1(c));
+    vf_store(top, most);
+    /* Without any key so far the maximum is -inf, and -inf - (-inf) would be NaN: subtract 0 instead. */
+    vf safe = vf_select(vf_gt(most, vf_set1(-INFINITY)), most, vf_zero());
+    *keep = vf_exp2_whole(kind != WORD_F32, old - safe);
+    bool raised = vm_any(vf_gt(most, old));
     for (int64_t d = 0; raised && d < height; d++)
-        for (int j = 0; j < NV; j++)
-            vf_store(out + d * NR + j * VL, vf_load(out + d * NR + j * VL) * keep[j]);
+        vf_store(out + d * NR, vf_load(out + d * NR) * *keep);
+    return safe;
+}
+
+/* Sets P to 0 where a segment lies between the keys of some vectors and not in theirs. */
+MX_INLINE void clear_gaps(int kind, const segment *s, const range *by, float *p)
+{
+    for (int j = s->first + 1; j < s->last - 1; j++)
+        if (by[j].from > s->keys.from || s->keys.from >= by[j].to)
+            for (int64_t w = 0; w < words_of(kind, s->keys.to - s->keys.from); w++)
+                vf_store(p + w * NR + j * VL, vf_zero());
 }
 
 MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
-    const mx_attention *a = p->a;
-    int64_t start = block * p->block_keys, from, to;
-    if (!panel_range(&f->panels[i], start, mx_min(start + p->block_keys, p->keys), &from, &to))
-        return;
-    const float *q = f->q + i * f->words * NR;
-    float *out = f->out + i * f->height * NR;
-    int64_t n = to - from;
-    for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, f->k + (from + t - f->start) * f->words, q, NR, f->s + t * NR, NR, false);
+    int64_t start = block * p->block_keys;
+    const panel *rows = &f->panels[i];
+    range by[NV];
+    segment segments[MAX_SEGMENTS];
+    int n = cut_segments(rows, start, mx_min(start + p->block_keys, p->keys), by, segments);
+    const float *q = f->q + i * f->words * NR, *k = f->k + (start - f->start) * f->words;
+    for (const segment *s = segments; s < segments + n; s++) {
+        tile_packed *multiply = tile_packed_of(kind, s->last - s->first);
+        int64_t lane = s->first * VL;
+        for (int64_t t = s->keys.from - start; t < s->keys.to - start; t += MR)
+            multiply(f->words, k + t * f->words, q + lane, NR, f->s + t * NR + lane, NR, false);
+    }
 
-    float scale = p->scale;
-    if (a->softcap > 0) {
-        cap_scores(p->scale, a->softcap, n, f->s, NR);
-        scale = 1;
+    float *out = f->out + i * f->height * NR;
+    for (int j = 0; j < NV; j++) {
+        int64_t keys = by[j].to - by[j].from, at = by[j].from - start;
+        if (keys == 0)
+            continue;
+        float *s = f->s + at * NR + j * VL, *state = f->top + i * NR + j * VL, *sum = f->sum + i * NR + j * VL;
+        float c = adjust_scores(p, f->head, rows, j, by[j], s, NR) * LOG2E;
+        vf keep, top = raise_top(kind, keys, s, c, state, &keep, out + j * VL, f->height);
+        exponentiate(kind, keys, s, c, top, keep, f->p + words_of(kind, at) * NR + j * VL, sum);
     }
-    if (a->bias || a->slopes) {
-        bias_scores(p, f->head, &f->panels[i], from, to, scale, f->s, NR);
-        scale = 1;
-    }
-    float c = scale * LOG2E;
-    mask_scores(&f->panels[i], from, to, f->s, NR);
-    vf top[NV], keep[NV];
-    raise_top(kind, n, f->s, c, f->top + i * NR, top, keep, out, f->height);
-    exponentiate(kind, n, f->s, c, top, keep, f->p, f->sum + i * NR);
 
     const float *v = f->v + (start - f->start) / p->block_keys * f->block_words * f->height;
-    v += words_of(kind, from - start) * MR;
-    for (int64_t d = 0; d < f->height; d += MR)
-        tile_packed(kind, words_of(kind, n), v + d * f->block_words, f->p, NR, out + d * NR, NR, true);
+    for (const segment *s = segments; s < segments + n; s++) {
+        tile_packed *multiply = tile_packed_of(kind, s->last - s->first);
+        int64_t at = words_of(kind, s->keys.from - start), words = words_of(kind, s->keys.to - s->keys.from);
+        int64_t lane = s->first * VL;
+        clear_gaps(kind, s, by, f->p + at * NR);
+        for (int64_t d = 0; d < f->height; d += MR)
+            multiply(words, v + d * f->block_words + at * MR, f->p + at * NR + lane, NR, out + d * NR + lane, NR, true);
+    }
 }
 
 MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)

@@ -19,7 +19,8 @@ typedef struct backward {
     float *q, *dout;             /* by panel of NR rows: [words][NR], [value_words][NR] */
     float *k_along;              /* for dq. By block: panels of MR of head_dim, [block_words][MR] */
     float *dq;                   /* by panel of rows: [height][NR] */
-    float *q_along, *dout_along; /* for dk and dv. Panels of NR of the width, [row_words][NR] */
+    float *q_along, *dout_along; /* for dk and dv. By block of rows: panels of NR of the width, [row_words][NR] */
+    int64_t q_step, dout_step;   /* floats from one block to the next */
     float *lse, *delta;          /* by row: lse log2(e); sum of dout out */
     float *s, *dp;               /* keys of a block down; rows of the block (of one panel, for pairs) across */
     int64_t s_row, s_panel;      /* floats from one key, one panel to the next */
@@ -27,9 +28,8 @@ typedef struct backward {
     int64_t p_row;               /* words from one key to the next */
     float *ds_pairs;             /* one panel, [block_words][NR]: operand B. Without pairs it is in dp */
     panel *panels;
-    struct range {
-        int64_t from, to;
-    } * live; /* by panel of the block of rows: keys of the current block whose P and dS are set */
+    range *live;   /* by vector of rows of the block of rows: keys of the current block whose P and dS are set */
+    range *groups; /* by group of MR keys of the block: the vectors that it is multiplied with */
 } backward;
 
 static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f, void *scratch)
@@ -54,8 +54,10 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
         f->dq = carve(&c, panels * f->height * NR * float_bytes);
     }
     if (p->wants_keys) {
-        f->q_along = carve(&c, f->row_words * mx_round_up(f->head_dim, NR) * float_bytes);
-        f->dout_along = carve(&c, f->row_words * mx_round_up(f->value_dim, NR) * float_bytes);
+        f->q_step = f->row_words * mx_round_up(f->head_dim, NR);
+        f->dout_step = f->row_words * mx_round_up(f->value_dim, NR);
+        f->q_along = carve(&c, rows / p->block_rows * f->q_step * float_bytes);
+        f->dout_along = carve(&c, rows / p->block_rows * f->dout_step * float_bytes);
     }
     f->lse = carve(&c, rows * float_bytes);
     f->delta = carve(&c, rows * float_bytes);
@@ -68,7 +70,8 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     f->ds = kind == WORD_PAIR ? carve(&c, p->block_keys * f->p_row * float_bytes) : f->dp;
     f->ds_pairs = kind == WORD_PAIR ? carve(&c, f->block_words * NR * float_bytes) : NULL;
     f->panels = carve(&c, panels * (int64_t)sizeof(panel));
-    f->live = carve(&c, p->block_rows / NR * (int64_t)sizeof(struct range));
+    f->live = carve(&c, p->block_rows / VL * (int64_t)sizeof *f->live);
+    f->groups = carve(&c, p->block_keys / MR * (int64_t)sizeof *f->groups);
     return c.used;
 }
 
@@ -102,11 +105,15 @@ MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
     pack_across(kind, SIDE_B, &q, row, n, f->head_dim, f->q);
     pack_across(kind, SIDE_B, &dout, row, n, f->value_dim, f->dout);
-    if (p->wants_keys) {
-        pack_along(kind, SIDE_B, &q, row, n, lanes, f->head_dim, f->row_words, f->q_along);
-        pack_along(kind, SIDE_B, &dout, row, n, lanes, f->value_dim, f->row_words, f->dout_along);
+    for (int64_t b = 0; p->wants_keys && b * p->block_rows < n; b++) {
+        int64_t at = b * p->block_rows, part = mx_min(p->block_rows, n - at), filled = mx_round_up(part, NR);
+        pack_along(kind, SIDE_B, &q, row + at, part, filled, f->head_dim, f->row_words, f->q_along + b * f->q_step);
+        pack_along(kind, SIDE_B, &dout, row + at, part, filled, f->value_dim, f->row_words,
+                   f->dout_along + b * f->dout_step);
     }
     for (int64_t r = 0; r < lanes; r++) {
+        if (r % VL == 0)
+            fetch_rows(&out, a->dtype, row + r + ROWS_AHEAD, f->value_dim);
         f->lse[r] = INFINITY;
         f->delta[r] = 0;
         float lse = r < n ? a->lse[mx_attention_lse_at(p, f->share->head, row + r)] : -INFINITY;
@@ -134,128 +141,137 @@ MX_INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, 
     return ds;
 }
 
-/* P and dS of panel i of the block of rows for n keys from key `at` of the block on, from the scores s and from dp. */
-MX_INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t n, float c)
+/* P and dS of vector j of the rows of panel i of the block of rows, for n keys from key `at` of the block on, from the
+ * scores s and from dp. */
+MX_INLINE void differentiate(int kind, backward *f, int64_t i, int j, int64_t at, int64_t n, float c)
 {
     float cap = f->plan->a->softcap;
-    for (int j = 0; j < NV; j++) {
-        int64_t row = (f->first + i) * NR + j * VL;
-        vf lse = vf_load(f->lse + row), delta = vf_load(f->delta + row);
-        float *s = f->s + at * f->s_row + i * f->s_panel + j * VL;
-        float *dp = f->dp + at * f->s_row + i * f->s_panel + j * VL;
-        for (int64_t t = 0; t < n; t += 2, s += 2 * f->s_row, dp += 2 * f->s_row) {
-            vf p0 = vf_load(s), p1 = vf_load(s + f->s_row);
-            vf ds0 = score_gradient(kind, &p0, vf_load(dp), c, cap, lse, delta);
-            vf ds1 = score_gradient(kind, &p1, vf_load(dp + f->s_row), c, cap, lse, delta);
-            if (kind == WORD_PAIR) {
-                int64_t to = (at + t) * f->p_row + (i * NR + j * VL) / 2;
-                bf16_lanes h0 = vf_to_bf16(ds0), h1 = vf_to_bf16(ds1);
-                store_bf16(f->p + to, vf_to_bf16(p0));
-                store_bf16(f->p + to + f->p_row, vf_to_bf16(p1));
-                store_bf16(f->ds + to, h0);
-                store_bf16(f->ds + to + f->p_row, h1);
-                vf_store(f->ds_pairs + (at + t) / 2 * NR + j * VL, pair_words(h0, h1));
-                if (f->plan->a->dbias) {
-                    vf_store(dp, ds0);
-                    vf_store(dp + f->s_row, ds1);
-                }
-            } else {
-                vf_store(s, p0);
-                vf_store(s + f->s_row, p1);
+    int64_t row = (f->first + i) * NR + j * VL;
+    vf lse = vf_load(f->lse + row), delta = vf_load(f->delta + row);
+    float *s = f->s + at * f->s_row + i * f->s_panel + j * VL;
+    float *dp = f->dp + at * f->s_row + i * f->s_panel + j * VL;
+    for (int64_t t = 0; t < n; t += 2, s += 2 * f->s_row, dp += 2 * f->s_row) {
+        vf p0 = vf_load(s), p1 = vf_load(s + f->s_row);
+        vf ds0 = score_gradient(kind, &p0, vf_load(dp), c, cap, lse, delta);
+        vf ds1 = score_gradient(kind, &p1, vf_load(dp + f->s_row), c, cap, lse, delta);
+        if (kind == WORD_PAIR) {
+            int64_t to = (at + t) * f->p_row + (i * NR + j * VL) / 2;
+            bf16_lanes h0 = vf_to_bf16(ds0), h1 = vf_to_bf16(ds1);
+            store_bf16(f->p + to, vf_to_bf16(p0));
+            store_bf16(f->p + to + f->p_row, vf_to_bf16(p1));
+            store_bf16(f->ds + to, h0);
+            store_bf16(f->ds + to + f->p_row, h1);
+            vf_store(f->ds_pairs + (at + t) / 2 * NR + j * VL, pair_words(h0, h1));
+            if (f->plan->a->dbias) {
                 vf_store(dp, ds0);
                 vf_store(dp + f->s_row, ds1);
             }
+        } else {
+            vf_store(s, p0);
+            vf_store(s + f->s_row, p1);
+            vf_store(dp, ds0);
+            vf_store(dp + f->s_row, ds1);
         }
     }
+}
+
+/* Sets dS to 0 where a segment of panel i lies between the keys of some vectors and not in theirs. */
+MX_INLINE void clear_gaps(int kind, backward *f, int64_t i, const segment *s, const range *by, int64_t at)
+{
+    float *ds = kind == WORD_PAIR ? f->ds_pairs : f->dp + i * f->s_panel;
+    int64_t step = kind == WORD_PAIR ? NR : f->s_row, from = words_of(kind, at);
+    for (int j = s->first + 1; j < s->last - 1; j++)
+        if (by[j].from > s->keys.from || s->keys.from >= by[j].to)
+            for (int64_t w = 0; w < words_of(kind, s->keys.to - s->keys.from); w++)
+                vf_store(ds + (from + w) * step + j * VL, vf_zero());
 }
 
 /* P, dS and dQ of panel i of the block of rows and a block of keys. */
 MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
-    const mx_attention *a = p->a;
-    int64_t start = block * p->block_keys, from, to;
-    f->live[i] = (struct range){0, 0};
+    int64_t start = block * p->block_keys;
     const panel *rows = &f->panels[f->first + i];
-    if (!panel_range(rows, start, mx_min(start + p->block_keys, p->keys), &from, &to))
-        return;
-    f->live[i] = (struct range){from - start, to - start};
-    int64_t at = from - start, n = to - from;
-    float *s = f->s + at * f->s_row + i * f->s_panel, *dp = f->dp + at * f->s_row + i * f->s_panel;
+    range by[NV];
+    segment segments[MAX_SEGMENTS];
+    int n = cut_segments(rows, start, mx_min(start + p->block_keys, p->keys), by, segments);
     const float *q = f->q + (f->first + i) * f->words * NR, *dout = f->dout + (f->first + i) * f->value_words * NR;
-    const float *k = f->k + (from - f->start) * f->words, *v = f->v + (from - f->start) * f->value_words;
-    for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, k + t * f->words, q, NR, s + t * f->s_row, f->s_row, false);
-    for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->value_words, v + t * f->value_words, dout, NR, dp + t * f->s_row, f->s_row, false);
+    const float *k = f->k + (start - f->start) * f->words, *v = f->v + (start - f->start) * f->value_words;
+    float *all_s = f->s + i * f->s_panel, *all_dp = f->dp + i * f->s_panel;
+    for (const segment *s = segments; s < segments + n; s++) {
+        tile_packed *multiply = tile_packed_of(kind, s->last - s->first);
+        int64_t lane = s->first * VL, from = s->keys.from - start, to = s->keys.to - start;
+        for (int64_t t = from; t < to; t += MR)
+            multiply(f->words, k + t * f->words, q + lane, NR, all_s + t * f->s_row + lane, f->s_row, false);
+        for (int64_t t = from; t < to; t += MR)
+            multiply(f->value_words, v + t * f->value_words, dout + lane, NR, all_dp + t * f->s_row + lane, f->s_row,
+                     false);
+    }
 
-    float scale = p->scale;
-    if (a->softcap > 0) {
-        cap_scores(p->scale, a->softcap, n, s, f->s_row);
-        scale = 1;
+    for (int j = 0; j < NV; j++) {
+        int64_t keys = by[j].to - by[j].from, at = by[j].from - start;
+        f->live[i * NV + j] = keys > 0 ? (range){at, at + keys} : (range){0, 0};
+        if (keys == 0)
+            continue;
+        float *s = all_s + at * f->s_row + j * VL;
+        float c = adjust_scores(p, f->share->head, rows, j, by[j], s, f->s_row) * LOG2E;
+        differentiate(kind, f, i, j, at, keys, c);
+        if (p->a->dbias && p->wants_keys)
+            add_bias_gradient(p, f->share->head, rows, j * VL, by[j].from, by[j].to, all_dp + at * f->s_row, f->s_row);
     }
-    if (a->bias || a->slopes) {
-        bias_scores(p, f->share->head, rows, from, to, scale, s, f->s_row);
-        scale = 1;
-    }
-    float c = scale * LOG2E;
-    mask_scores(rows, from, to, s, f->s_row);
-    differentiate(kind, f, i, at, n, c);
-    if (a->dbias && p->wants_keys)
-        add_bias_gradient(p, f->share->head, rows, from, to, dp, f->s_row);
-    if (!p->wants_rows)
-        return;
-    const float *ds = kind == WORD_PAIR ? f->ds_pairs + at / 2 * NR : dp;
+
+    const float *ds = kind == WORD_PAIR ? f->ds_pairs : all_dp;
+    int64_t ds_row = kind == WORD_PAIR ? NR : f->s_row;
     const float *along = f->k_along + (start - f->start) / p->block_keys * f->block_words * f->height;
-    along += words_of(kind, at) * MR;
     float *dq = f->dq + (f->first + i) * f->height * NR;
-    for (int64_t d = 0; d < f->height; d += MR)
-        tile_packed(kind, words_of(kind, n), along + d * f->block_words, ds, f->s_row, dq + d * NR, NR, true);
+    for (const segment *s = segments; p->wants_rows && s < segments + n; s++) {
+        tile_packed *multiply = tile_packed_of(kind, s->last - s->first);
+        int64_t at = words_of(kind, s->keys.from - start), words = words_of(kind, s->keys.to - s->keys.from);
+        int64_t lane = s->first * VL;
+        clear_gaps(kind, f, i, s, by, s->keys.from - start);
+        for (int64_t d = 0; d < f->height; d += MR)
+            multiply(words, along + d * f->block_words + at * MR, ds + at * ds_row + lane, ds_row, dq + d * NR + lane,
+                     NR, true);
+    }
 }
 
-/* The panels whose queries see keys [at, at + MR) of the block: *first to before *last. */
-static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *first, int64_t *last)
+/* Finds the vectors of the block's rows that see each group of MR of n keys, from the first to the last. Those between
+ * that do not see it get P and dS of 0. A product takes whole panels where it takes 16 words of k at a time. */
+MX_INLINE void set_groups(int kind, backward *f, int64_t panels, int64_t n)
 {
-    *first = panels;
-    *last = 0;
-    for (int64_t i = 0; i < panels; i++)
-        if (f->live[i].from <= at && at < f->live[i].to) {
-            *first = mx_min(*first, i);
-            *last = i + 1;
-        }
-}
-
-/* With intervals, a panel between *first and *last may see none of these keys. Its P and dS are set to 0. */
-MX_INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
-{
-    size_t bytes = (size_t)words_of(kind, NR) * sizeof(float);
+    enum { UNIT = K_UNIT > 1 ? NV : 1 };
+    size_t bytes = (size_t)words_of(kind, VL) * sizeof(float);
     for (int64_t at = 0; at < n; at += MR) {
-        int64_t first, last;
-        live_panels(f, panels, at, &first, &last);
-        for (int64_t i = first; i < last; i++) {
-            bool live = f->live[i].from <= at && at < f->live[i].to;
+        range found = {panels * NV, 0};
+        for (int64_t j = 0; j < panels * NV; j++)
+            if (f->live[j].from <= at && at < f->live[j].to) {
+                found.from = mx_min(found.from, j / UNIT * UNIT);
+                found.to = mx_round_up(j + 1, UNIT);
+            }
+        f->groups[at / MR] = found;
+        for (int64_t j = found.from; j < found.to; j++) {
+            bool live = f->live[j].from <= at && at < f->live[j].to;
             for (int64_t t = at; t < at + MR && !live; t++) {
-                memset(f->p + t * f->p_row + words_of(kind, i * NR), 0, bytes);
-                memset(f->ds + t * f->p_row + words_of(kind, i * NR), 0, bytes);
+                memset(f->p + t * f->p_row + words_of(kind, j * VL), 0, bytes);
+                memset(f->ds + t * f->p_row + words_of(kind, j * VL), 0, bytes);
             }
         }
     }
 }
 
-/* sums += A B for the n keys of the block from `start` on, `width` columns: dV += P dO, or dK += dS Q. */
-MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
-                                const float *b, int64_t width, float *sums)
+/* sums += A B for n keys, the first of which is at `start` in them, `width` columns: dV += P dO, or dK += dS Q. */
+MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t start, int64_t n, const float *a, const float *b,
+                                int64_t width, float *sums)
 {
     int64_t vectors = mx_ceil_div(width, VL), columns = vectors * VL;
     for (int64_t i = 0; panel_start(vectors, i) < vectors; i++, b += f->row_words * NR) {
         int64_t d = panel_start(vectors, i) * VL;
         tile_rows *multiply = tile_rows_of(kind, mx_min(panel_start(vectors, i + 1), vectors) - d / VL);
         for (int64_t t = 0; t < n; t += MR) {
-            int64_t first, last;
-            live_panels(f, panels, t, &first, &last);
-            if (first >= last)
+            range rows = f->groups[t / MR];
+            if (rows.from >= rows.to)
                 continue;
-            int64_t at = words_of(kind, first * NR), k = words_of(kind, (last - first) * NR);
+            int64_t at = words_of(kind, rows.from * VL), k = words_of(kind, (rows.to - rows.from) * VL);
             multiply(k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * columns + d, columns);
         }
     }
@@ -266,10 +282,11 @@ MX_INLINE void add_key_gradients(int kind, backward *f, int64_t panels, int64_t 
 {
     const mx_attention_plan *p = f->plan;
     int64_t start = block * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
-    clear_gaps(kind, f, panels, n);
-    start -= f->share->first_key;
-    add_key_gradient(kind, f, panels, start, n, f->p, f->dout_along, f->value_dim, f->share->dv);
-    add_key_gradient(kind, f, panels, start, n, f->ds, f->q_along, f->head_dim, f->share->dk);
+    set_groups(kind, f, panels, n);
+    start %= p->sum_keys;
+    int64_t rows = f->first * NR / p->block_rows;
+    add_key_gradient(kind, f, start, n, f->p, f->dout_along + rows * f->dout_step, f->value_dim, f->share->dv);
+    add_key_gradient(kind, f, start, n, f->ds, f->q_along + rows * f->q_step, f->head_dim, f->share->dk);
 }
 
 /* All panels of rows with the keys of the panel in turn, block by block. */

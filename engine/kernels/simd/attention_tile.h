@@ -123,49 +123,39 @@ MX_INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, 
             vf_store(c + i * c_row + j * VL, acc[i][j]);
 }
 
-/* A in panels of MR: [k][MR]. */
-NOINLINE void tile_packed_f32(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
-                              bool add)
+/* A in panels of MR, [k][MR], C nv vectors wide: C = or += A B. */
+typedef void tile_packed(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row, bool add);
+#define TILE_PACKED(name, kind, nv)                                                                                    \
+    NOINLINE void name(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row, bool add)   \
+    {                                                                                                                  \
+        tile(kind, nv, k, a, 1, MR, b, b_step, c, c_row, add);                                                         \
+    }
+TILE_PACKED(tile_packed1_f32, WORD_F32, 1)
+TILE_PACKED(tile_packed2_f32, WORD_F32, 2)
+TILE_PACKED(tile_packed3_f32, WORD_F32, 3)
+TILE_PACKED(tile_packed1_pair, WORD_PAIR, 1)
+TILE_PACKED(tile_packed2_pair, WORD_PAIR, 2)
+TILE_PACKED(tile_packed3_pair, WORD_PAIR, 3)
+MX_INLINE tile_packed *tile_packed_of(int kind, int64_t nv)
 {
-    tile(WORD_F32, NV, k, a, 1, MR, b, b_step, c, c_row, add);
-}
-NOINLINE void tile_packed_pair(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
-                               bool add)
-{
-    tile(WORD_PAIR, NV, k, a, 1, MR, b, b_step, c, c_row, add);
-}
-MX_INLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
-                           bool add)
-{
-    (kind == WORD_PAIR ? tile_packed_pair : tile_packed_f32)(k, a, b, b_step, c, c_row, add);
+    if (kind == WORD_PAIR)
+        return nv == 3 ? tile_packed3_pair : nv == 2 ? tile_packed2_pair : tile_packed1_pair;
+    return nv == 3 ? tile_packed3_f32 : nv == 2 ? tile_packed2_f32 : tile_packed1_f32;
 }
 
 /* A in rows, B in panels of NR, C nv vectors wide: C += A B. */
 typedef void tile_rows(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row);
-NOINLINE void tile_rows1_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_F32, 1, k, a, a_row, 1, b, NR, c, c_row, true);
-}
-NOINLINE void tile_rows2_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_F32, 2, k, a, a_row, 1, b, NR, c, c_row, true);
-}
-NOINLINE void tile_rows3_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_F32, 3, k, a, a_row, 1, b, NR, c, c_row, true);
-}
-NOINLINE void tile_rows1_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_PAIR, 1, k, a, a_row, 1, b, NR, c, c_row, true);
-}
-NOINLINE void tile_rows2_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_PAIR, 2, k, a, a_row, 1, b, NR, c, c_row, true);
-}
-NOINLINE void tile_rows3_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
-{
-    tile(WORD_PAIR, 3, k, a, a_row, 1, b, NR, c, c_row, true);
-}
+#define TILE_ROWS(name, kind, nv)                                                                                      \
+    NOINLINE void name(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)              \
+    {                                                                                                                  \
+        tile(kind, nv, k, a, a_row, 1, b, NR, c, c_row, true);                                                         \
+    }
+TILE_ROWS(tile_rows1_f32, WORD_F32, 1)
+TILE_ROWS(tile_rows2_f32, WORD_F32, 2)
+TILE_ROWS(tile_rows3_f32, WORD_F32, 3)
+TILE_ROWS(tile_rows1_pair, WORD_PAIR, 1)
+TILE_ROWS(tile_rows2_pair, WORD_PAIR, 2)
+TILE_ROWS(tile_rows3_pair, WORD_PAIR, 3)
 MX_INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
 {
     if (kind == WORD_PAIR)
@@ -222,6 +212,17 @@ MX_INLINE bf16_lanes load_bf16(const void *row, int64_t at, int64_t width)
     return h;
 }
 
+/* Asks for VL rows that will be used soon, from row `first` on; they may lie beyond the last. Rows of a head are often
+ * a page apart: the processor does not fetch them ahead, and few fit into their sets of the first-level cache. */
+enum { ROWS_AHEAD = 2 * VL };
+MX_INLINE void fetch_rows(const mx_attention_rows *rows, mx_dtype dtype, int64_t first, int64_t width)
+{
+    int64_t bytes = width * (int64_t)mx_dtype_bytes(dtype);
+    for (int64_t r = first; r < first + VL; r++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch((const char *)mx_attention_row(rows, dtype, r) + at, 0, 2);
+}
+
 typedef enum { SIDE_A, SIDE_B } side;
 
 /* Packs n rows whose elements run along k, as operand A or as B, in panels of NR rows, [words of width][NR]. Fills up
@@ -234,6 +235,7 @@ MX_INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int
         const void *row[VL];
         for (int i = 0; i < VL; i++)
             row[i] = r + i < n ? mx_attention_row(rows, dtype_of(kind), first + r + i) : NULL;
+        fetch_rows(rows, dtype_of(kind), first + r + ROWS_AHEAD, width);
         for (int64_t w = 0; w < words; w += VL) {
             vf x[VL];
             for (int i = 0; i < VL; i++)
@@ -286,6 +288,8 @@ MX_INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int6
         const void *row[2 * VL];
         for (int64_t i = 0; i < VL * group; i++)
             row[i] = w * group + i < n ? mx_attention_row(rows, dtype_of(kind), first + w * group + i) : NULL;
+        for (int64_t i = 0; i < group; i++)
+            fetch_rows(rows, dtype_of(kind), first + w * group + i * VL + ROWS_AHEAD, width);
         for (int64_t d = 0; d < columns; d += VL) {
             vf x[VL];
             for (int i = 0; i < VL; i++)
@@ -317,7 +321,8 @@ MX_INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t
 MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
                             const float *block, const float *scale)
 {
-    for (int64_t r = 0; r < n; r += VL)
+    for (int64_t r = 0; r < n; r += VL) {
+        fetch_rows(rows, dtype, first + r + ROWS_AHEAD, width);
         for (int64_t d = 0; d < width; d += VL) {
             vf x[VL], factor = vf_load(scale + r);
             for (int i = 0; i < VL; i++) {
@@ -328,43 +333,97 @@ MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64
             for (int i = 0; i < VL && r + i < n; i++)
                 store_values(dtype, (void *)mx_attention_row(rows, dtype, first + r + i), d, x[i], width - d);
         }
+    }
 }
 
 /* ---- rows in lanes ---- */
+
+/* The keys that VL rows may attend to. */
+typedef struct vector_keys {
+    int64_t first_min, end_max; /* keys that any row attends to */
+    int64_t first_max, end_min; /* keys that all rows attend to */
+} vector_keys;
 
 /* The keys that NR rows (queries) may attend to, one row a lane. Lanes beyond the last row repeat it. */
 typedef struct panel {
     int64_t row;                /* the first */
     float first[NR], end[NR];   /* by row: positions of its first key, and of its last + 1 */
     int64_t first_min, end_max; /* keys that any row attends to */
-    int64_t first_max, end_min; /* keys that all rows attend to */
+    vector_keys by[NV];
 } panel;
 
 static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head, int64_t row)
 {
     w->row = row;
-    w->first_min = w->end_min = p->keys;
-    w->first_max = w->end_max = 0;
-    for (int i = 0; i < NR; i++) {
-        mx_attention_run run = mx_attention_run_of(p, head, mx_min(row + i, p->rows - 1));
-        w->first[i] = (float)run.first;
-        w->end[i] = (float)run.end;
-        w->first_max = mx_max(w->first_max, run.first);
-        w->end_min = mx_min(w->end_min, run.end);
-        if (run.first < run.end) {
-            w->first_min = mx_min(w->first_min, run.first);
-            w->end_max = mx_max(w->end_max, run.end);
+    w->first_min = p->keys;
+    w->end_max = 0;
+    for (int j = 0; j < NV; j++) {
+        vector_keys l = {p->keys, 0, 0, p->keys};
+        for (int i = j * VL; i < (j + 1) * VL; i++) {
+            mx_attention_run run = mx_attention_run_of(p, head, mx_min(row + i, p->rows - 1));
+            w->first[i] = (float)run.first;
+            w->end[i] = (float)run.end;
+            l.first_max = mx_max(l.first_max, run.first);
+            l.end_min = mx_min(l.end_min, run.end);
+            if (run.first < run.end) {
+                l.first_min = mx_min(l.first_min, run.first);
+                l.end_max = mx_max(l.end_max, run.end);
+            }
         }
+        w->by[j] = l;
+        w->first_min = mx_min(w->first_min, l.first_min);
+        w->end_max = mx_max(w->end_max, l.end_max);
     }
 }
 
-/* The keys of block [start, end) that the panel needs, widened to whole groups of MR; false when there are none. */
-static inline bool panel_range(const panel *w, int64_t start, int64_t end, int64_t *from, int64_t *to)
+/* Keys from to before to, in whole groups of MR; those of each vector of a panel's rows; none: 0 to 0. */
+typedef struct range {
+    int64_t from, to;
+} range;
+
+MX_INLINE range range_of(const vector_keys *l, int64_t start, int64_t end)
 {
-    int64_t low = mx_max(start, w->first_min), high = mx_min(end, w->end_max);
-    *from = low / MR * MR;
-    *to = mx_round_up(high, MR);
-    return low < high;
+    int64_t low = mx_max(start, l->first_min), high = mx_min(end, l->end_max);
+    return low < high ? (range){low / MR * MR, mx_round_up(high, MR)} : (range){0, 0};
+}
+
+/* Keys that the same vectors of a panel's rows need: those from vector `first` to before `last`, and perhaps not all
+ * between. */
+typedef struct segment {
+    range keys;
+    int first, last;
+} segment;
+enum { MAX_SEGMENTS = 2 * NV };
+
+/* Cuts the keys of block [start, end) that a panel needs into segments, in order; returns their number. `by`: the keys
+ * of each vector. */
+static inline int cut_segments(const panel *w, int64_t start, int64_t end, range *by, segment *segments)
+{
+    int64_t from = INT64_MAX, to = 0;
+    for (int j = 0; j < NV; j++) {
+        by[j] = range_of(&w->by[j], start, end);
+        if (by[j].to > 0) {
+            from = mx_min(from, by[j].from);
+            to = mx_max(to, by[j].to);
+        }
+    }
+    int n = 0;
+    while (from < to) {
+        segment s = {{from, to}, NV, 0};
+        for (int j = 0; j < NV; j++) {
+            bool in = by[j].from <= from && from < by[j].to;
+            if (in) {
+                s.first = mx_min(s.first, j);
+                s.last = j + 1;
+            }
+            int64_t next = in ? by[j].to : by[j].from > from ? by[j].from : to;
+            s.keys.to = mx_min(s.keys.to, next);
+        }
+        from = s.keys.to;
+        if (s.last > 0)
+            segments[n++] = s;
+    }
+    return n;
 }
 
 /* The keys that any of n panels needs, of keys start to before end; empty: first >= end. */
@@ -394,26 +453,28 @@ static inline int64_t first_unpacked(packed_keys *p, int64_t head, int64_t start
     return from;
 }
 
-/* Scores (keys from to before to, ld apart) of pairs that may not attend become -inf. */
-static inline void mask_scores(const panel *w, int64_t from, int64_t to, float *s, int64_t ld)
+/* Scores of vector j of the rows of a panel with some keys, ld apart: those of pairs that may not attend become -inf.
+ */
+MX_INLINE void mask_scores(const panel *w, int j, range keys, float *s, int64_t ld)
 {
-    for (int64_t t = from; t < to; t++, s += ld) {
-        if (t >= w->first_max && t < w->end_min)
+    vf first = vf_load(w->first + j * VL), end = vf_load(w->end + j * VL), never = vf_set1(-INFINITY);
+    for (int64_t t = keys.from; t < keys.to; t++, s += ld) {
+        if (t >= w->by[j].first_max && t < w->by[j].end_min) {
+            int64_t all = mx_min(keys.to, w->by[j].end_min) - 1;
+            s += (all - t) * ld;
+            t = all;
             continue;
-        vf key = vf_set1((float)t), never = vf_set1(-INFINITY);
-        for (int i = 0; i < NR; i += VL) {
-            vm in = vm_and(vf_ge(key, vf_load(w->first + i)), vf_gt(vf_load(w->end + i), key));
-            vf_store(s + i, vf_select(in, vf_load(s + i), never));
         }
+        vf key = vf_set1((float)t);
+        vf_store(s, vf_select(vm_and(vf_ge(key, first), vf_gt(end, key)), vf_load(s), never));
     }
 }
 
-/* s = cap tanh(s scale / cap), `rows` rows of NR. */
-static inline void cap_scores(float scale, float cap, int64_t rows, float *s, int64_t ld)
+/* s = cap tanh(s scale / cap) for a vector of rows and n keys. */
+MX_INLINE void cap_scores(float scale, float cap, int64_t n, float *s, int64_t ld)
 {
-    for (int64_t t = 0; t < rows; t++, s += ld)
-        for (int i = 0; i < NR; i += VL)
-            vf_store(s + i, vf_tanh_cap(vf_load(s + i) * vf_set1(scale / cap)) * vf_set1(cap));
+    for (int64_t t = 0; t < n; t++, s += ld)
+        vf_store(s, vf_tanh_cap(vf_load(s) * vf_set1(scale / cap)) * vf_set1(cap));
 }
 
 /* ---- bias: its rows run along the keys, so tiles of it are transposed ---- */
@@ -466,39 +527,44 @@ static inline void add_slopes(const mx_attention_plan *p, int64_t head, const pa
         vf_store(s + r, vf_fma(by, vf_abs(x - vf_set1((float)t)), vf_load(s + r) * scale));
 }
 
-/* s becomes scale s + bias, if there is one: then the scores are scaled already. */
-static inline void bias_scores(const mx_attention_plan *p, int64_t head, const panel *w, int64_t from, int64_t to,
-                               float scale, float *s, int64_t ld)
+/* Caps the scores of vector j of the rows of a panel with some keys, adds the bias, and masks them. Returns the factor
+ * that they have yet to be multiplied by. */
+MX_INLINE float adjust_scores(const mx_attention_plan *p, int64_t head, const panel *w, int j, range keys, float *s,
+                              int64_t ld)
 {
     const mx_attention *a = p->a;
-    for (int r = 0; r < NR; r += VL) {
-        if (a->slopes)
-            add_slopes(p, head, w, r, from, to, vf_set1(scale), s, ld);
-        if (a->bias)
-            add_bias(p, head, w, r, from, to, vf_set1(a->slopes ? 1.0f : scale), s, ld);
+    float scale = p->scale, *panel_s = s - j * VL;
+    if (a->softcap > 0) {
+        cap_scores(scale, a->softcap, keys.to - keys.from, s, ld);
+        scale = 1;
     }
+    if (a->slopes)
+        add_slopes(p, head, w, j * VL, keys.from, keys.to, vf_set1(scale), panel_s, ld);
+    if (a->bias)
+        add_bias(p, head, w, j * VL, keys.from, keys.to, vf_set1(a->slopes ? 1.0f : scale), panel_s, ld);
+    mask_scores(w, j, keys, s, ld);
+    return a->slopes || a->bias ? 1.0f : scale;
 }
 
-/* Adds the gradient of the scores to that of the bias. */
-static inline void add_bias_gradient(const mx_attention_plan *p, int64_t head, const panel *w, int64_t from, int64_t to,
-                                     const float *ds, int64_t ld)
+/* Adds the gradient of the scores of VL rows from lane r on to that of the bias. */
+static inline void add_bias_gradient(const mx_attention_plan *p, int64_t head, const panel *w, int r, int64_t from,
+                                     int64_t to, const float *ds, int64_t ld)
 {
     to = mx_min(to, p->keys);
-    for (int r = 0; r < NR; r += VL)
-        for (int64_t t = from; t < to; t += VL) {
-            vf x[VL];
-            int64_t n = mx_min(VL, to - t);
-            for (int64_t i = 0; i < VL; i++)
-                x[i] = i < n ? vf_load(ds + (t - from + i) * ld + r) : vf_zero();
-            transpose(x);
-            for (int i = 0; i < VL && w->row + r + i < p->rows; i++) {
-                float *sum = p->a->dbias + mx_attention_bias_at(p, head, w->row + r + i) + t;
-                if (n == VL)
-                    vf_store(sum, vf_load(sum) + x[i]);
-                else
-                    vf_store_part(sum, vf_load_part(sum, n) + x[i], n);
-            }
+    for (int64_t t = from; t < to; t += VL) {
+        vf x[VL];
+        int64_t n = mx_min(VL, to - t);
+        for (int64_t i = 0; i < VL; i++)
+            x[i] = i < n ? vf_load(ds + (t - from + i) * ld + r) : vf_zero();
+        transpose(x);
+        for (int i = 0; i < VL && w->row + r + i < p->rows; i++) {
+            float *sum = p->a->dbias + mx_attention_bias_at(p, head, w->row + r + i) + t;
+            if (n == VL)
+                vf_store(sum, vf_load(sum) + x[i]);
+            else
+                vf_store_part(sum, vf_load_part(sum, n) + x[i], n);
         }
+    }
 }
 
 /* Hands out parts of a scratch buffer; with base NULL it only counts. */

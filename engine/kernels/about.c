@@ -1,5 +1,5 @@
-/* Variances: a center for each piece, sums of squared distances from it, joined in f64; logarithms of sums of
- * exponentials; and whether any element is not zero. */
+/* Variances: a center for each piece, sums of distances from it and of their squares, joined in f64; logarithms of sums
+ * of exponentials; and whether any element is not zero. */
 #include "kernels/reduce.h"
 
 #include "core/element.h"
@@ -11,10 +11,12 @@
 #include <math.h>
 
 enum {
-    WIDTH = 512, /* columns at a time */
-    HEIGHT =
-        128, /* and rows: both passes of variances find them in the second-level cache, and f32 sums stay precise */
+    WIDTH = 512,  /* columns at a time, */
+    HEIGHT = 128, /* and rows whose sums are f32 */
     PIECE = MX_CHUNK,
+    SHORT = 4096,      /* elements of a row, or HEIGHT rows, whose squared distances are f32. They are taken from */
+    FIRST = SHORT / 8, /* the mean of the first ones, */
+    TOP = HEIGHT / 8,  /* or of the first rows */
 };
 
 static mx_array at(mx_array v, int64_t i)
@@ -38,11 +40,13 @@ static part join(part a, part b)
     return (part){n, a.mean + apart * (b.n / n), a.sum + b.sum + apart * apart * (a.n * b.n / n)};
 }
 
-/* The part from its mean and the sum of the distances from f32(mean). */
-static part part_of(int64_t n, double mean, float sum)
+/* n elements from the sums of their distances from a center, and of the squares of these. What cancels is the squared
+ * distance of the mean from the center, which is at most n / k times the variance, as the center is the mean of k of
+ * them: so 3 bits of the f32 sums. */
+static part part_of(int64_t n, double center, double sum, double squares)
 {
-    double off = mean - (double)(float)mean;
-    return (part){(double)n, mean, (double)sum - (double)n * off * off};
+    double off = sum / (double)n, rest = squares - sum * off;
+    return (part){(double)n, center + off, rest < 0 ? 0 : rest};
 }
 
 static void put(part p, double scale, bool root, mx_array y, int64_t i)
@@ -56,19 +60,21 @@ static void put(part p, double scale, bool root, mx_array y, int64_t i)
 static part row_part(mx_array x, int64_t n)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    double mean = (double)paths->row(MX_FOLD_SUM, x, n) / (double)n;
-    return part_of(n, mean, paths->row_about(x, n, (float)mean));
+    int64_t first = mx_min(FIRST, n);
+    float center = paths->row(MX_FOLD_SUM, x, first) / (float)first, sums[2];
+    paths->row_moments(x, n, center, sums);
+    return part_of(n, (double)center, (double)sums[0], (double)sums[1]);
 }
 
 static mx_status variance_of_rows(mx_array x, mx_extent e, double scale, bool root, mx_array y)
 {
-    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(part);
+    int64_t pieces = mx_ceil_div(e.n, SHORT), items = e.outer * pieces, bytes = items * (int64_t)sizeof(part);
     part *parts;
     MX_TRY(mx_pool_alloc(bytes, (void **)&parts));
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < items; i++) {
-        int64_t first = i % pieces * PIECE;
-        parts[i] = row_part(at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first));
+        int64_t first = i % pieces * SHORT;
+        parts[i] = row_part(at(x, i / pieces * e.n + first), mx_min(SHORT, e.n - first));
     }
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
@@ -81,31 +87,45 @@ static mx_status variance_of_rows(mx_array x, mx_extent e, double scale, bool ro
     return MX_OK;
 }
 
+/* Columns of `done` elements: their means, and sums of squared distances from these. */
+typedef struct band {
+    double done, mean[WIDTH], sum[WIDTH];
+} band;
+
+/* Adds n rows from their sums about `center`: what part_of() and join() do, with no division, as all columns have as
+ * many elements. */
+static void join_rows(band *b, int64_t n, const float *center, const float *sum, const float *squares, int64_t width)
+{
+    double one = 1 / (double)n, all = b->done + (double)n, share = (double)n / all, both = b->done * share;
+    for (int64_t j = 0; j < width; j++) {
+        double off = (double)sum[j] * one, apart = (double)center[j] + off - b->mean[j];
+        double rest = (double)squares[j] - (double)sum[j] * off;
+        b->mean[j] += apart * share;
+        b->sum[j] += (rest < 0 ? 0 : rest) + apart * apart * both;
+    }
+    b->done = all;
+}
+
 static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    part all[WIDTH];
-    double mean[WIDTH];
-    float single[WIDTH], sum[WIDTH];
+    band all = {0};
+    float center[WIDTH], sum[WIDTH], squares[WIDTH];
     int64_t width = mx_min(WIDTH, e.inner - from);
-    for (int64_t j = 0; j < width; j++)
-        all[j] = (part){0};
     for (int64_t i = 0; i < e.n; i += HEIGHT) {
-        int64_t n = mx_min(HEIGHT, e.n - i);
+        int64_t n = mx_min(HEIGHT, e.n - i), top = mx_min(TOP, n);
         mx_array block = at(x, (o * e.n + i) * e.inner + from);
+        memset(center, 0, sizeof center);
+        memset(sum, 0, sizeof sum);
+        memset(squares, 0, sizeof squares);
+        paths->rows(MX_FOLD_SUM, center, block, top, e.inner, width);
         for (int64_t j = 0; j < width; j++)
-            single[j] = sum[j] = 0;
-        paths->rows(MX_FOLD_SUM, single, block, n, e.inner, width);
-        for (int64_t j = 0; j < width; j++) {
-            mean[j] = (double)single[j] / (double)n;
-            single[j] = (float)mean[j];
-        }
-        paths->rows_about(sum, block, n, e.inner, width, single);
-        for (int64_t j = 0; j < width; j++)
-            all[j] = join(all[j], part_of(n, mean[j], sum[j]));
+            center[j] /= (float)top;
+        paths->rows_moments(sum, squares, block, n, e.inner, width, center);
+        join_rows(&all, n, center, sum, squares, width);
     }
     for (int64_t j = 0; j < width; j++)
-        put(all[j], scale, root, y, o * e.inner + from + j);
+        put((part){all.done, all.mean[j], all.sum[j]}, scale, root, y, o * e.inner + from + j);
 }
 
 mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y)

@@ -4,6 +4,7 @@
 
 #include "kernels/context.h"
 #include "kernels/f64.h"
+#include "kernels/inline.h"
 
 enum { BLOCK = 1024 };
 
@@ -147,15 +148,8 @@ static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float 
     int64_t count = w->step[k] ? n : 1;
     if (dtype == MX_F32)
         return p;
-    if (dtype == MX_U8)
-        for (int64_t i = 0; i < count; i++)
-            room[i] = (float)((const uint8_t *)p)[i];
-    else if (dtype == MX_I32)
-        for (int64_t i = 0; i < count; i++)
-            room[i] = (float)((const int32_t *)p)[i];
-    else if (mx_dtype_is_integer(dtype))
-        for (int64_t i = 0; i < count; i++)
-            room[i] = (float)mx_get_int(p, i, dtype);
+    if (mx_dtype_is_integer(dtype))
+        w->loops->to_f32(dtype, p, room, count);
     else
         w->convert->to_f32(p, room, count, false);
     return room;
@@ -272,19 +266,26 @@ static void run_pair_grad(const walk *w, const int64_t *from, int64_t to, int64_
     }
 }
 
+/* Both as they are where they have one dtype, or the other is one value. */
 static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
     enum { FLAGS = 4 * BLOCK };
-    float room_a[FLAGS], room_b[FLAGS];
+    float room[2][FLAGS];
     uint8_t room_y[FLAGS];
+    bool bf16 = true;
+    for (int k = 0; k < 2; k++)
+        bf16 = bf16 && (!w->step[k] || mx_is_bf16(w->in[k].dtype));
     for (int64_t i = 0; i < n; i += FLAGS) {
-        int64_t m = n - i < FLAGS ? n - i : FLAGS;
-        const float *a = as_f32(w, 0, from[0] + i * w->step[0], m, room_a);
-        const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
+        int64_t m = mx_min(FLAGS, n - i);
+        const void *in[2];
+        for (int k = 0; k < 2; k++) {
+            int64_t first = from[k] + i * w->step[k];
+            in[k] = bf16 && w->step[k] ? at(w->in[k], first) : as_f32(w, k, first, m, room[k]);
+        }
         uint8_t *out = (uint8_t *)w->out.data + to + i, *y = w->stream ? room_y : out;
-        w->paths->compare((mx_compare)w->op, a, w->step[0], b, w->step[1], y, m);
+        w->paths->compare((mx_compare)w->op, bf16 ? MX_BF16 : MX_F32, in[0], w->step[0], in[1], w->step[1], y, m);
         if (w->stream)
-            w->convert->copy(y, out, m, true);
+            w->convert->copy(room_y, out, m, true);
     }
 }
 

@@ -24,6 +24,7 @@
 #include "kernels/rope.h"
 #include "kernels/scan.h"
 #include "kernels/shape.h"
+#include "kernels/slopes.h"
 #include "kernels/softmax.h"
 #include "kernels/sort.h"
 #include "kernels/windows.h"
@@ -61,7 +62,9 @@
     X(const mx_attention_path, attention_bf16) \
     X(const mx_peak_path, peak_f32) \
     X(const mx_peak_path, peak_bf16) \
-    X(mx_peak_copy_path, peak_copy)
+    X(mx_peak_copy_path, peak_copy) \
+    X(const mx_slope_paths, slopes) \
+    X(mx_best_path, best)
 /* clang-format on */
 
 typedef struct mx_kernels {

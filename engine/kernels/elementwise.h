@@ -187,12 +187,15 @@ typedef struct mx_pair_paths {
                    bool stream);
     void (*binary_grad)(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
                         int dy_step, float *y, int64_t n);
-    void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
+    /* Arrays are of `dtype`, f32 or bf16; a value used throughout is f32. */
+    void (*compare)(mx_compare op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, uint8_t *y,
+                    int64_t n);
     /* The sum of a loss (MX_SQUARED and what follows it) over n elements of two arrays of f32, or of bf16. */
     float (*sum)(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n);
 } mx_pair_paths;
 
-/* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes. */
+/* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes; to_f32: rounded.
+ */
 typedef struct mx_loop_paths {
     void (*pair)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
                  int64_t n);
@@ -200,6 +203,7 @@ typedef struct mx_loop_paths {
                     int64_t n);
     void (*select)(size_t bytes, const uint8_t *cond, int c_step, const void *a, int a_step, const void *b, int b_step,
                    void *y, int64_t n);
+    void (*to_f32)(mx_dtype dtype, const void *x, float *y, int64_t n);
 } mx_loop_paths;
 
 /* Whether a call that moves `bytes` in all should write past the caches. */

@@ -171,6 +171,31 @@ static void loops_compare(mx_compare op, mx_dtype dtype, const void *a, int a_st
         mx_dtype_unexpected(dtype, __func__);
 }
 
+#define DEFINE_TO_F32(name, type)                                                                                      \
+    static void name(const type *x, float *y, int64_t n)                                                               \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            y[i] = (float)x[i];                                                                                        \
+    }
+DEFINE_TO_F32(to_f32_u8, uint8_t)
+DEFINE_TO_F32(to_f32_i8, int8_t)
+DEFINE_TO_F32(to_f32_i32, int32_t)
+DEFINE_TO_F32(to_f32_i64, int64_t)
+
+static void loops_to_f32(mx_dtype dtype, const void *x, float *y, int64_t n)
+{
+    if (dtype == MX_I64)
+        to_f32_i64(x, y, n);
+    else if (dtype == MX_I32)
+        to_f32_i32(x, y, n);
+    else if (dtype == MX_U8)
+        to_f32_u8(x, y, n);
+    else if (dtype == MX_I8)
+        to_f32_i8(x, y, n);
+    else
+        mx_dtype_unexpected(dtype, __func__);
+}
+
 #define DEFINE_SELECT(name, type)                                                                                      \
     static void name(const uint8_t *cond, int c_step, const type *a, int a_step, const type *b, int b_step, type *y,   \
                      int64_t n)                                                                                        \

@@ -7,6 +7,7 @@
 #include "kernels/inline.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 enum {
@@ -92,6 +93,13 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, const result *
 }
 
 /* ---- columns: inner > 1 ---- */
+
+int64_t mx_panel_columns(mx_extent e, int64_t most, int64_t least)
+{
+    while (most > least && e.outer * mx_ceil_div(e.inner, most) < 2 * omp_get_max_threads())
+        most /= 2;
+    return most;
+}
 
 typedef struct columns {
     mx_fold fold;
@@ -310,76 +318,6 @@ mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y)
     return fold(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, false, y);
 }
 
-typedef struct extreme_grad {
-    mx_array x, y, dy, dx;
-    mx_extent e;
-} extreme_grad;
-
-/* Columns [from, from + width) of block o: their elements that are the extreme share its gradient. A single column is a
- * row of n neighbours. */
-MX_INLINE void share_gradient(const extreme_grad *g, int64_t o, int64_t from, int64_t width, const mx_dtype x_dtype,
-                              const mx_dtype dx_dtype)
-{
-    const void *x = g->x.data;
-    void *dx = g->dx.data;
-    float extreme[WIDTH], share[WIDTH];
-    int32_t ties[WIDTH] = {0};
-    int64_t n = g->e.n, inner = g->e.inner, first = o * n * inner + from, at = o * inner + from;
-    for (int64_t j = 0; j < width; j++)
-        extreme[j] = mx_get_float(g->y.data, at + j, g->y.dtype);
-    const float one = extreme[0];
-    for (int64_t i = 0; inner == 1 && i < n; i++)
-        ties[0] += mx_get_float(x, first + i, x_dtype) == one;
-    for (int64_t i = 0; inner > 1 && i < n; i++)
-        for (int64_t j = 0; j < width; j++)
-            ties[j] += mx_get_float(x, first + i * inner + j, x_dtype) == extreme[j];
-    for (int64_t j = 0; j < width; j++)
-        share[j] = mx_get_float(g->dy.data, at + j, g->dy.dtype) / (float)ties[j];
-    const float part = share[0];
-    for (int64_t i = 0; inner == 1 && i < n; i++)
-        mx_set_float(dx, first + i, mx_get_float(x, first + i, x_dtype) == one ? part : 0, dx_dtype);
-    for (int64_t i = 0; inner > 1 && i < n; i++)
-        for (int64_t j = 0; j < width; j++) {
-            int64_t k = first + i * inner + j;
-            mx_set_float(dx, k, mx_get_float(x, k, x_dtype) == extreme[j] ? share[j] : 0, dx_dtype);
-        }
-}
-
-static void extreme_backward_f64(const extreme_grad *g)
-{
-    const mx_extent e = g->e;
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
-    for (int64_t k = 0; k < e.outer * e.inner; k++) {
-        const double *x = (const double *)g->x.data + k / e.inner * e.n * e.inner + k % e.inner;
-        double *dx = (double *)g->dx.data + (x - (const double *)g->x.data), ties = 0,
-               y = ((const double *)g->y.data)[k];
-        for (int64_t i = 0; i < e.n; i++)
-            ties += x[i * e.inner] == y;
-        for (int64_t i = 0; i < e.n; i++)
-            dx[i * e.inner] = x[i * e.inner] == y ? mx_get_number(g->dy.data, k, g->dy.dtype) / ties : 0;
-    }
-}
-
-void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
-{
-    const extreme_grad g = {x, y, dy, dx, e};
-    int64_t bands = mx_ceil_div(e.inner, WIDTH);
-    if (x.dtype == MX_F64) {
-        extreme_backward_f64(&g);
-        return;
-    }
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
-    for (int64_t k = 0; k < e.outer * bands; k++) {
-        int64_t o = k / bands, from = k % bands * WIDTH, width = mx_min(WIDTH, e.inner - from);
-        if (x.dtype == MX_F32 && dx.dtype == MX_F32)
-            share_gradient(&g, o, from, width, MX_F32, MX_F32);
-        else if (x.dtype == MX_BF16 && dx.dtype == MX_BF16)
-            share_gradient(&g, o, from, width, MX_BF16, MX_BF16);
-        else
-            share_gradient(&g, o, from, width, x.dtype, dx.dtype);
-    }
-}
-
 /* ---- places of extremes ---- */
 
 static bool is_beyond(mx_fold fold, double a, double b) { return fold == MX_FOLD_MAX ? a > b : a < b; }
@@ -434,36 +372,50 @@ MX_INLINE int64_t find_value_as(const void *x, int64_t n, float value, const mx_
     return i;
 }
 
-static int64_t find_value(mx_array x, int64_t n, float value)
+/* An extreme is looked for in vectors, as the first number beyond its neighbour, or as a NaN. Where that finds nothing,
+ * as for -inf and for 0, whose neighbours count as 0, numbers are compared. */
+static int64_t find_extreme(mx_fold fold, mx_array x, int64_t n, float value)
 {
+    bool least = fold == MX_FOLD_MIN;
+    float outside = least ? INFINITY : -INFINITY, bound = isnan(value) ? -outside : nextafterf(value, outside);
+    int64_t i = mx_kernels_current()->beyond(x.data, x.dtype, 0, n, bound, least);
+    if (i < n)
+        return i;
     return mx_is_bf16(x.dtype) ? find_value_as(x.data, n, value, MX_BF16) : find_value_as(x.data, n, value, MX_F32);
 }
 
-/* The extremes of all pieces of the rows and their places; then the best piece of each row. */
+/* The extremes of all pieces of the rows, each of which is NaN if it has one; then the place in the first of the best
+ * pieces of each row. */
 static mx_status places_in_rows(mx_fold fold, mx_array x, mx_extent e, int32_t *index)
 {
-    typedef struct extreme {
-        float value;
-        int32_t place;
-    } extreme;
+    enum { PART = 4096 }; /* stays in the first-level cache */
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(extreme);
-    extreme *extremes;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&extremes));
+    int64_t pieces = mx_ceil_div(e.n, PART), items = e.outer * pieces, bytes = items * (int64_t)sizeof(float);
+    float *extremes = NULL;
+    if (pieces > 1) {
+        MX_TRY(mx_pool_alloc(bytes, (void **)&extremes));
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < items; i++) {
-        int64_t first = i % pieces * PIECE, n = mx_min(PIECE, e.n - first);
-        mx_array piece = at(x, i / pieces * e.n + first);
-        float value = paths->row(fold, piece, n);
-        extremes[i] = (extreme){value, (int32_t)(first + find_value(piece, n, value))};
+        for (int64_t i = 0; i < items; i++) {
+            int64_t first = i % pieces * PART;
+            extremes[i] = paths->row(fold, at(x, i / pieces * e.n + first), mx_min(PART, e.n - first));
+        }
     }
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
-        const extreme *own = extremes + o * pieces, *best = own;
-        for (int64_t p = 1; p < pieces && !isnan(best->value); p++)
-            best = is_beyond(fold, own[p].value, best->value) || isnan(own[p].value) ? own + p : best;
-        index[o] = best->place;
+        int64_t best = 0;
+        float value = pieces > 1 ? extremes[o * pieces] : paths->row(fold, at(x, o * e.n), e.n);
+        for (int64_t p = 1; p < pieces && !isnan(value); p++) {
+            float own = extremes[o * pieces + p];
+            if (is_beyond(fold, (double)own, (double)value) || isnan(own)) {
+                best = p;
+                value = own;
+            }
+        }
+        int64_t first = best * PART, n = mx_min(PART, e.n - first);
+        index[o] = (int32_t)(first + find_extreme(fold, at(x, o * e.n + first), n, value));
     }
-    mx_pool_free(extremes, bytes);
+    if (pieces > 1)
+        mx_pool_free(extremes, bytes);
     return MX_OK;
 }
 

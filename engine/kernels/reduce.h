@@ -23,10 +23,6 @@ typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX, MX_FOLD_MIN } 
 /* y (outer, inner), of x's dtype, = the largest of x, or the least with MX_FOLD_MIN; NaN where there is one. n >= 1. */
 mx_status mx_reduce_extreme(mx_fold extreme, mx_array x, mx_extent e, mx_array y);
 
-/* Its gradient: dx = dy where x is y in each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy and dx f32
- * or bf16, or all f64. */
-void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
-
 /* index (outer, inner) = the place of the largest (or least), counted from 0; the first at a tie; the first NaN.
  * n >= 1, and fits i32. */
 mx_status mx_reduce_place(mx_fold fold, mx_array x, mx_extent e, int32_t *index);
@@ -38,7 +34,7 @@ mx_status mx_reduce_norm(mx_array x, mx_extent e, mx_array y);
 mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
 
 /* y (outer, inner) = the sum of squared distances from the mean times `scale`, and its root with `root`. Computed in
- * f32 within a piece, around its own mean, and joined in f64. x and y f32 or bf16. */
+ * f32 within a piece, around a number near its mean, and joined in f64. x and y f32 or bf16. */
 mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y);
 
 /* y (outer, inner) = log(sum of e^x), -inf where n is 0; f32 or bf16. x is read once. */
@@ -47,6 +43,9 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y);
 /* Of `width` columns, whose n elements are `stride` apart: sum[j] = sum of e^(x - center[j]), with centers near the
  * largest x. A center is finite; the sum is infinite or NaN if an x is. On the calling thread alone. */
 void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum);
+
+/* How many columns are done at a time: `most`, or fewer, so that threads share the work; no fewer than `least`. */
+int64_t mx_panel_columns(mx_extent e, int64_t most, int64_t least);
 
 /* y (outer, inner) = 1 where any element (with `all`: every one) is not 0, else 0. Any dtype; NaN is not 0. */
 void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y);
@@ -67,9 +66,10 @@ typedef struct mx_reduce_paths {
     float (*row)(mx_fold fold, mx_array x, int64_t n);
     /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. */
     void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
-    /* The sum of (x - center)^2 over n neighbours; and the same as `rows`, with a center for each column. */
-    float (*row_about)(mx_array x, int64_t n, float center);
-    void (*rows_about)(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center);
+    /* Of n neighbours, the sum of x - center, and of its square; and the same as `rows`, added. */
+    void (*row_moments)(mx_array x, int64_t n, float center, float sums[2]);
+    void (*rows_moments)(float *sum, float *squares, mx_array x, int64_t n, int64_t stride, int64_t width,
+                         const float *center);
     /* Adds e^(x - center) of n neighbours to *sum; and the same as `rows`. Where an x is far above the center, the
      * center moves up to it first, and the sum is scaled to the new one. Centers start at -FLT_MAX and end within 4 of
      * the largest x, but for infinities: they stay finite, so that sums are 0 and infinite there. */

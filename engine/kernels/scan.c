@@ -96,7 +96,7 @@ static mx_status scan_rows(mx_array x, mx_extent e, bool reverse, mx_array y)
 
 /* ---- columns: inner > 1 ---- */
 
-static void scan_band(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, int64_t first)
+static void scan_band(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, int64_t first, bool stream)
 {
     const mx_scan_paths *paths = mx_kernels_current()->scan;
     float base[WIDTH], local[WIDTH];
@@ -111,7 +111,7 @@ static void scan_band(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t
             local[c] = 0;
         }
         paths->rows(at(x, start), x.dtype, mx_min(HEIGHT, e.n - i), reverse ? -e.inner : e.inner, width, base, local,
-                    at(y, start));
+                    at(y, start), stream);
         for (int64_t c = 0; c < width; c++)
             total[c] += local[c];
     }
@@ -119,11 +119,13 @@ static void scan_band(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t
 
 static void scan_columns(mx_array x, mx_extent e, bool reverse, mx_array y)
 {
-    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+    int64_t bands = mx_ceil_div(e.inner, WIDTH), bytes = (int64_t)mx_dtype_bytes(x.dtype);
+    bool stream = x.data != y.data && e.inner * bytes % 64 == 0 && (uintptr_t)y.data % 64 == 0 &&
+                  mx_should_stream(2 * e.outer * e.n * e.inner * bytes);
 #pragma omp parallel for collapse(2) schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++)
         for (int64_t b = 0; b < bands; b++)
-            scan_band(x, e, reverse, y, o, b * WIDTH);
+            scan_band(x, e, reverse, y, o, b * WIDTH, stream);
 }
 
 /* ---- integers ---- */

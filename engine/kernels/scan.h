@@ -16,11 +16,11 @@ typedef struct mx_scan_paths {
     /* y[i] = start + x[0] + ... + x[i] (with `reverse`, from the other end) for n neighbours. y NULL: writes nothing.
      * Returns the sum of all x, to the same bits in both cases. */
     double (*row)(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y);
-    /* For n rows of `width` columns, `stride` elements apart (it may be negative): local[c] += x, y = base[c] +
-     * local[c].
-     */
+    /* For n rows of `width` columns, `stride` elements apart (it may be negative): local += x, y = base + local, each
+     * of these two a number for each column, in an order of the path's own. stream: write past the caches; columns then
+     * start at cache lines in each row. */
     void (*rows)(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
-                 float *local, void *y);
+                 float *local, void *y, bool stream);
 } mx_scan_paths;
 
 #endif

@@ -4,8 +4,8 @@
 #include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
+#include <float.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 /* Stores go past the caches where these could not keep the tensors; those of columns only if all their runs of `bytes`
@@ -17,26 +17,24 @@ static bool should_stream(const mx_softmax *s, const void *out, const void *cons
     return aligned && out != in[0] && out != in[1] && mx_should_stream((in[1] ? 3 : 2) * tensor);
 }
 
-typedef void row_path(const mx_softmax *s, int64_t first, int64_t last, bool stream);
-
-static void run_rows(const mx_softmax *s, row_path *path, bool stream)
-{
-    int64_t rows_at_once = 1 + 4096 / s->width;
-    int64_t pieces = (s->rows + rows_at_once - 1) / rows_at_once;
-#pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
-    for (int64_t p = 0; p < pieces; p++) {
-        int64_t first = p * rows_at_once, last = first + rows_at_once;
-        path(s, first, last < s->rows ? last : s->rows, stream);
-    }
-}
-
 /* ---- columns: (outer, width, inner) ---- */
 
 enum {
-    COLUMNS = 512, /* at a time, in two passes: of the sums, which stay in the first-level cache, and of the results */
-    LEAST = 64,    /* so that threads share fewer columns */
-    HEIGHT = 128,  /* rows whose terms are added in f32 */
+    COLUMNS = MX_SOFTMAX_COLUMNS, /* at a time, in two passes: of the sums, which stay in the first-level cache, and of
+                                     the results */
+    LEAST = 64,
+    HEIGHT = 128, /* rows whose terms are added in f32 */
 };
+
+/* What the exponentials of a row are multiplied by, or of a logarithm, what is taken off. */
+static float factor_of(const mx_softmax *s, int64_t row, double sum)
+{
+    if (s->scale && isinf(sum))
+        return 0;
+    if (!isfinite(sum))
+        return NAN;
+    return (float)(s->log ? log(sum) : (s->scale ? (double)s->scale[row] : 1) / sum);
+}
 
 static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, bool stream)
 {
@@ -44,8 +42,9 @@ static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, bool str
     double sum[COLUMNS];
     const mx_array x = {(char *)s->x + at * (int64_t)mx_dtype_bytes(s->dtype), s->dtype};
     mx_column_exps(x, s->width, s->inner, n, center, sum);
+    int64_t row = at / (s->width * s->inner) * s->inner + at % s->inner;
     for (int64_t c = 0; c < n; c++)
-        factor[c] = !isfinite(sum[c]) ? NAN : (float)(s->log ? log(sum[c]) : 1 / sum[c]);
+        factor[c] = factor_of(s, row + c, sum[c]);
     mx_kernels_current()->softmax->forward_columns(s, at, n, center, factor, stream);
 }
 
@@ -70,9 +69,8 @@ typedef void column_path(const mx_softmax *s, int64_t at, int64_t n, bool stream
 /* How many columns are done at a time has no influence on their bits. */
 static void run_columns(const mx_softmax *s, column_path *path, bool stream)
 {
-    int64_t outer = s->rows / s->inner, width = COLUMNS;
-    while (width > LEAST && outer * mx_ceil_div(s->inner, width) < 2 * omp_get_max_threads())
-        width /= 2;
+    int64_t outer = s->rows / s->inner;
+    int64_t width = mx_panel_columns((mx_extent){outer, s->width, s->inner}, COLUMNS, LEAST);
     int64_t across = mx_ceil_div(s->inner, width);
 #pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
     for (int64_t i = 0; i < outer * across; i++) {
@@ -81,22 +79,112 @@ static void run_columns(const mx_softmax *s, column_path *path, bool stream)
     }
 }
 
-static void run(const mx_softmax *s, const void *out, const void *const in[2], row_path *rows, column_path *columns)
+/* ---- rows: inner is 1 ---- */
+
+typedef void row_path(const mx_softmax *s, int64_t first, int64_t last, bool stream);
+
+static void run_rows(const mx_softmax *s, row_path *path, bool stream)
 {
-    if (s->width == 0)
-        return;
-    if (s->inner > 1)
-        run_columns(s, columns, should_stream(s, out, in));
-    else
-        run_rows(s, rows, should_stream(s, out, in));
+    int64_t rows_at_once = 1 + 4096 / s->width;
+    int64_t pieces = (s->rows + rows_at_once - 1) / rows_at_once;
+#pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
+    for (int64_t p = 0; p < pieces; p++) {
+        int64_t first = p * rows_at_once, last = first + rows_at_once;
+        path(s, first, last < s->rows ? last : s->rows, stream);
+    }
 }
+
+enum {
+    LONG = 1 << 18, /* the width of rows that all threads share, */
+    PARTS = 256,    /* in so many parts at most */
+};
+
+/* Sums of e^(x - center). */
+typedef struct exps {
+    float center;
+    double sum;
+} exps;
+
+static const exps NO_EXPS = {-FLT_MAX, 0};
+
+/* The greater center, and both sums for it. */
+static exps join(exps a, exps b)
+{
+    if (a.center < b.center)
+        return join(b, a);
+    return (exps){a.center, a.sum + b.sum * exp((double)b.center - (double)a.center)};
+}
+
+static exps exps_of(const mx_softmax *s, int64_t at, int64_t n)
+{
+    exps all = NO_EXPS;
+    for (int64_t i = 0; i < n; i += MX_CHUNK) {
+        mx_array x = {(char *)s->x + (at + i) * (int64_t)mx_dtype_bytes(s->dtype), s->dtype};
+        float center = all.center, sum = 0;
+        mx_kernels_current()->reduce->row_exps(x, mx_min(MX_CHUNK, n - i), &center, &sum);
+        all = join(all, (exps){center, (double)sum});
+    }
+    return all;
+}
+
+/* n neighbours of a row: rows of COLUMNS columns, and what remains. */
+static void put_values(const mx_softmax *s, int64_t at, int64_t n, float center, float factor, bool stream)
+{
+    float centers[COLUMNS], factors[COLUMNS];
+    mx_softmax view = *s;
+    view.inner = COLUMNS;
+    for (int c = 0; c < COLUMNS; c++) {
+        centers[c] = center;
+        factors[c] = factor;
+    }
+    view.width = n / COLUMNS;
+    mx_kernels_current()->softmax->forward_columns(&view, at, COLUMNS, centers, factors, stream);
+    view.width = 1;
+    if (n % COLUMNS > 0)
+        mx_kernels_current()->softmax->forward_columns(&view, at + n / COLUMNS * COLUMNS, n % COLUMNS, centers, factors,
+                                                       stream);
+}
+
+static void forward_long_row(const mx_softmax *s, int64_t r, bool stream)
+{
+    exps parts[PARTS], all = NO_EXPS;
+    int64_t piece = mx_round_up(mx_ceil_div(s->width, PARTS), MX_CHUNK), pieces = mx_ceil_div(s->width, piece);
+    int64_t first = r * s->width;
+    stream = stream && ((uintptr_t)s->y + (uintptr_t)first * mx_dtype_bytes(s->dtype)) % 64 == 0;
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        parts[p] = exps_of(s, first + p * piece, mx_min(piece, s->width - p * piece));
+    for (int64_t p = 0; p < pieces; p++)
+        all = join(all, parts[p]);
+    float factor = factor_of(s, r, all.sum);
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < pieces; p++)
+        put_values(s, first + p * piece, mx_min(piece, s->width - p * piece), all.center, factor, stream);
+}
+
+/* ---- */
 
 void mx_softmax_forward(const mx_softmax *s)
 {
-    run(s, s->y, (const void *[2]){s->x}, mx_kernels_current()->softmax->forward, forward_columns);
+    bool stream = should_stream(s, s->y, (const void *[2]){s->x});
+    if (s->width == 0)
+        return;
+    if (s->inner > 1)
+        run_columns(s, forward_columns, stream);
+    else if (s->width < LONG)
+        run_rows(s, mx_kernels_current()->softmax->forward, stream);
+    else
+        for (int64_t r = 0; r < s->rows; r++)
+            forward_long_row(s, r, stream);
 }
 
 void mx_softmax_backward(const mx_softmax *s)
 {
-    run(s, s->dx, (const void *[2]){s->y, s->dy}, mx_kernels_current()->softmax->backward, backward_columns);
+    bool stream = should_stream(s, s->dx, (const void *[2]){s->y, s->dy});
+    if (s->width == 0)
+        return;
+    if (s->inner > 1)
+        run_columns(s, backward_columns, stream);
+    else
+        run_rows(s, mx_kernels_current()->softmax->backward, stream);
 }

@@ -12,8 +12,11 @@ typedef struct mx_softmax {
     int64_t inner;  /* 1: each array is (rows, width); else it is (rows / inner, width, inner), with rows along width */
     mx_dtype dtype; /* of all, f32 or bf16 */
     bool log;       /* the logarithm of the softmax */
-    const void *x;  /* forward: x to y */
-    void *y;        /* backward: y (as forward made it) and dy to dx */
+    /* forward, without log: a factor for the results of each row, in the order of (rows / inner, inner); NULL: 1. Then
+     * rows with an infinite value are NaN there and 0 elsewhere, as the gradient of logsumexp. */
+    const float *scale;
+    const void *x; /* forward: x to y */
+    void *y;       /* backward: y (as forward made it) and dy to dx */
     const void *dy;
     void *dx;
 } mx_softmax;
@@ -23,6 +26,8 @@ void mx_softmax_forward(const mx_softmax *s);
 
 /* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
 void mx_softmax_backward(const mx_softmax *s);
+
+enum { MX_SOFTMAX_COLUMNS = 512 }; /* the most at a time */
 
 /* The loops for one instruction set, on one thread. stream: write past the caches; runs of columns then start at
  * cache lines. */
@@ -35,7 +40,8 @@ typedef struct mx_softmax_paths {
     void (*forward_columns)(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
                             bool stream);
     void (*backward_columns)(const mx_softmax *s, int64_t at, int64_t n, const float *sum, bool stream);
-    /* sum[c] += the terms, y dy or with log dy, of the first `height` elements of n columns from `at` on. */
+    /* sum[c] += the terms, y dy or with log dy, of the first `height` elements of n columns from `at` on. The sums are
+     * in an order of the path's own. */
     void (*column_terms)(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum);
 } mx_softmax_paths;
 

@@ -37,39 +37,9 @@ typedef struct job {
     size_t bytes; /* of an element */
 } job;
 
-/* ---- keys: unsigned integers in the order of the values ---- */
+/* ---- keys ---- */
 
-static uint32_t key_of(const void *x, int64_t i, mx_dtype dtype)
-{
-    switch (dtype) {
-    case MX_F32: {
-        uint32_t bits = ((const uint32_t *)x)[i];
-        if (bits << 1 > 0xff000000u) /* NaN */
-            return UINT32_MAX;
-        if (bits << 1 == 0)
-            bits = 0;
-        return bits ^ ((uint32_t) - (int32_t)(bits >> 31) | 0x80000000u);
-    }
-    case MX_BF16: {
-        uint32_t bits = ((const uint16_t *)x)[i];
-        if ((bits & 0x7fff) > 0x7f80)
-            return UINT16_MAX;
-        if ((bits & 0x7fff) == 0)
-            bits = 0;
-        return bits & 0x8000 ? bits ^ 0xffff : bits | 0x8000;
-    }
-    case MX_I32:
-        return ((const uint32_t *)x)[i] ^ 0x80000000u;
-    case MX_I8:
-        return ((const uint8_t *)x)[i] ^ 0x80u;
-    case MX_U8:
-        return ((const uint8_t *)x)[i];
-    default:
-        mx_dtype_unexpected(dtype, __func__);
-    }
-}
-
-/* The same for elements of 8 bytes. */
+/* As mx_sort_key, for elements of 8 bytes, and turned around to descend. */
 static uint64_t wide_key_of(const job *j, int64_t i)
 {
     uint64_t bits = ((const uint64_t *)j->x.data)[i], sign = 1ull << 63;
@@ -85,7 +55,7 @@ static uint64_t wide_key_of(const job *j, int64_t i)
 /* The item of element i of the line that begins at `first`. */
 MX_INLINE item item_of(const void *x, int64_t first, int64_t i, int64_t step, const mx_dtype dtype, bool descending)
 {
-    uint32_t key = key_of(x, first + i * step, dtype);
+    uint32_t key = mx_sort_key(x, first + i * step, dtype);
     if (descending)
         key ^= UINT32_MAX >> (32 - 8 * mx_dtype_bytes(dtype));
     return (item)key << 32 | (uint32_t)i;
@@ -443,6 +413,24 @@ static void select_line(const job *j, int64_t line, void *copy)
     store_line(j, line, list);
 }
 
+static bool has_short_lines(const job *j)
+{
+    return j->e.inner == 1 && j->k <= MX_BEST_K && j->e.n <= MX_BEST_N && 2 * j->k <= j->e.n &&
+           (j->x.dtype == MX_F32 || j->x.dtype == MX_BF16);
+}
+
+/* The best of many short lines. */
+static void select_short(const job *j)
+{
+    enum { LINES = 64 };
+    int64_t lines = j->e.outer, n = j->e.n, bytes = (int64_t)j->bytes;
+#pragma omp parallel for schedule(static) if (lines * n >= MX_PARALLEL_FROM / 4)
+    for (int64_t line = 0; line < lines; line += LINES)
+        mx_kernels_current()->best((const char *)j->x.data + line * n * bytes, j->x.dtype, mx_min(LINES, lines - line),
+                                   n, j->k, !j->descending, j->values ? (char *)j->values + line * j->k * bytes : NULL,
+                                   j->ids ? j->ids + line * j->k : NULL);
+}
+
 /* Threads share the lines, or each long line if there are few. */
 static mx_status run(job *j)
 {
@@ -454,6 +442,10 @@ static mx_status run(job *j)
     j->digits = j->wide ? 4 : (int)j->bytes;
     if (lines * j->k == 0)
         return MX_OK;
+    if (has_short_lines(j)) {
+        select_short(j);
+        return MX_OK;
+    }
     if (alone || lines * n < MX_PARALLEL_FROM / 4)
         threads = 1;
     int64_t items = selects ? (j->e.inner > 1 ? (n + 1) / 2 : 0) : 2 * n + (j->wide ? (n + 1) / 2 : 0),

@@ -16,8 +16,45 @@ mx_status mx_sort(mx_array x, mx_extent e, bool descending, void *values, int32_
  * 0 <= k <= n. Otherwise as mx_sort. */
 mx_status mx_topk(mx_array x, mx_extent e, int64_t k, bool smallest, void *values, int32_t *ids);
 
+/* Element i as an unsigned integer, so that these are in the order of the elements: of up to 4 bytes. */
+static inline uint32_t mx_sort_key(const void *x, int64_t i, mx_dtype dtype)
+{
+    switch (dtype) {
+    case MX_F32: {
+        uint32_t bits = ((const uint32_t *)x)[i];
+        if (bits << 1 > 0xff000000u) /* NaN */
+            return UINT32_MAX;
+        if (bits << 1 == 0)
+            bits = 0;
+        return bits ^ ((uint32_t) - (int32_t)(bits >> 31) | 0x80000000u);
+    }
+    case MX_BF16: {
+        uint32_t bits = ((const uint16_t *)x)[i];
+        if ((bits & 0x7fff) > 0x7f80)
+            return UINT16_MAX;
+        if ((bits & 0x7fff) == 0)
+            bits = 0;
+        return bits & 0x8000 ? bits ^ 0xffff : bits | 0x8000;
+    }
+    case MX_I32:
+        return ((const uint32_t *)x)[i] ^ 0x80000000u;
+    case MX_I8:
+        return ((const uint8_t *)x)[i] ^ 0x80u;
+    case MX_U8:
+        return ((const uint8_t *)x)[i];
+    default:
+        mx_dtype_unexpected(dtype, __func__);
+    }
+}
+
 /* For one instruction set: the first i in [from, n) for which x[i] <= bound does not hold (with `below`: x[i] >=
  * bound), or n. So NaN is found. x f32 or bf16. */
 typedef int64_t mx_beyond_path(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below);
+
+/* For one instruction set, on one thread: mx_topk of `lines` lines of n <= MX_BEST_N neighbours, f32 or bf16, with
+ * 1 <= k <= MX_BEST_K. */
+enum { MX_BEST_N = 1024, MX_BEST_K = 16 };
+typedef void mx_best_path(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest,
+                          void *values, int32_t *ids);
 
 #endif

@@ -1,6 +1,6 @@
 /* Sums, means, extremes, any and all along dimensions or over all elements, and the sums that undo broadcasting. */
 #include "core/pool.h"
-#include "kernels/shape.h"
+#include "kernels/slopes.h"
 #include "ops/reduction.h"
 #include "ops/terms.h"
 
@@ -275,35 +275,14 @@ static mx_status infer_max_grad(mx_call *call)
     return mx_out(call, 0, call->in[0]->dtype, x);
 }
 
-/* The sizes of a reduction's copy of x, and the order that brings its dimensions back. */
-static void order_back(const mx_shape *x, uint32_t mask, int64_t *size, int *order)
-{
-    int n = 0;
-    for (int reduced = 0; reduced < 2; reduced++)
-        for (int d = 0; d < x->n_dims; d++)
-            if ((int)(mask >> d & 1u) == reduced) {
-                order[d] = n;
-                size[n++] = x->size[d];
-            }
-}
-
 static mx_status host_max_grad(mx_call *call)
 {
-    const mx_tensor *x = call->in[0];
     mx_reduction r;
-    mx_array dx = mx_array_of(call->out[0]), back = dx;
-    MX_TRY(mx_reduction_open(call, x, dims_of(call), &r));
-    if (r.copy_bytes > 0)
-        back.data = r.x.data; /* an element of x is read before its gradient replaces it */
-    mx_reduce_extreme_backward(r.x, mx_array_of(call->in[1]), mx_array_of(call->in[2]), r.e, back);
-    if (r.copy_bytes > 0) {
-        int64_t size[MX_MAX_DIMS];
-        int order[MX_MAX_DIMS];
-        order_back(&x->shape, r.mask, size, order);
-        mx_permute(dx.data, back.data, x->shape.n_dims, size, order, mx_dtype_bytes(x->dtype));
-    }
-    mx_reduction_close(&r);
-    return MX_OK;
+    MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
+    mx_status status = mx_reduce_extreme_backward(r.x, mx_array_of(call->in[1]), mx_array_of(call->in[2]), r.e,
+                                                  mx_reduction_gradient(&r, call->out[0]));
+    mx_reduction_return(&r, call->out[0]);
+    return status;
 }
 
 const mx_op mx_op_max_grad = {

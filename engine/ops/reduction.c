@@ -82,6 +82,26 @@ void mx_reduction_close(mx_reduction *r)
         mx_pool_free(r->x.data, r->copy_bytes);
 }
 
+mx_array mx_reduction_gradient(const mx_reduction *r, mx_tensor *dx)
+{
+    return r->copy_bytes > 0 ? r->x : mx_array_of(dx);
+}
+
+void mx_reduction_return(mx_reduction *r, mx_tensor *dx)
+{
+    int64_t size[MX_MAX_DIMS];
+    int order[MX_MAX_DIMS], n = 0;
+    for (int reduced = 0; reduced < 2; reduced++)
+        for (int d = 0; d < dx->shape.n_dims; d++)
+            if ((int)(r->mask >> d & 1u) == reduced) {
+                order[d] = n;
+                size[n++] = dx->shape.size[d];
+            }
+    if (r->copy_bytes > 0)
+        mx_permute(mx_data(dx), r->x.data, dx->shape.n_dims, size, order, mx_dtype_bytes(dx->dtype));
+    mx_reduction_close(r);
+}
+
 void mx_reduced_plan(const mx_shape *x, uint32_t mask, mx_broadcast *plan)
 {
     mx_shape kept = mx_reduced_shape(x, mask, true);

@@ -33,6 +33,11 @@ typedef struct mx_reduction {
 mx_status mx_reduction_open(const mx_call *call, const mx_tensor *x, const mx_dims *dims, mx_reduction *r);
 void mx_reduction_close(mx_reduction *r);
 
+/* Where a kernel writes the gradient of x, element by element of r->x: in dx, or in the copy. Then brings it to dx, and
+ * closes. */
+mx_array mx_reduction_gradient(const mx_reduction *r, mx_tensor *dx);
+void mx_reduction_return(mx_reduction *r, mx_tensor *dx);
+
 /* How an array of shape x and one of the reduced shape are walked together. */
 void mx_reduced_plan(const mx_shape *x, uint32_t mask, mx_broadcast *plan);
 

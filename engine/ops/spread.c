@@ -1,6 +1,8 @@
 /* Reductions that say how far elements lie from each other or from zero: var, std, norm, sum_squares, logsumexp. */
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/slopes.h"
+#include "kernels/softmax.h"
 #include "ops/reduction.h"
 #include "ops/terms.h"
 
@@ -66,14 +68,6 @@ static mx_status infer_grad(mx_call *call)
             return mx_bad_shape(call, "input %d must have %lld elements", i + 1, (long long)count);
     }
     return mx_out(call, 0, x->dtype, &x->shape);
-}
-
-/* Two f32 numbers for each of n results. */
-static mx_status alloc_numbers(int64_t n, float **a, float **b)
-{
-    MX_TRY(mx_pool_alloc(2 * n * (int64_t)sizeof(float), (void **)a));
-    *b = *a + n;
-    return MX_OK;
 }
 
 static mx_array single(float *values) { return (mx_array){values, MX_F32}; }
@@ -164,25 +158,20 @@ static mx_status host_var_grad(mx_call *call)
 {
     const mx_tensor *dy = call->in[1], *std = call->n_in > 2 ? call->in[2] : NULL;
     mx_reduction r;
-    mx_broadcast plan;
-    mx_array dx = mx_array_of(call->out[0]);
-    int64_t n = mx_count(dy);
-    float *mean, *factor;
-    MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
-    mx_status status = alloc_numbers(n, &mean, &factor);
+    int64_t n = mx_count(dy), bytes = n * (int64_t)sizeof(float);
+    float *factor;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&factor));
+    mx_status status = mx_reduction_open(call, call->in[0], dims_of(call), &r);
     if (status == MX_OK) {
         double by = degrees(call, r.mask);
-        status = mx_reduce_sum(r.x, r.e, 1.0 / (double)r.e.n, single(mean));
         for (int64_t i = 0; i < n; i++) {
             double root = std ? (double)mx_get_float(mx_data(std), i, std->dtype) : 0.5, one = 1 / (root * by);
             factor[i] = (float)(root == 0 ? 0 : (double)mx_get_float(mx_data(dy), i, dy->dtype) * one);
         }
-        mx_reduced_plan(&call->in[0]->shape, r.mask, &plan);
-        mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, mx_array_of(call->in[0]), single(mean), dx);
-        mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, dx, single(factor), dx);
-        mx_pool_free(mean, 2 * n * (int64_t)sizeof(float));
+        status = mx_reduce_variance_backward(r.x, r.e, factor, mx_reduction_gradient(&r, call->out[0]));
+        mx_reduction_return(&r, call->out[0]);
     }
-    mx_reduction_close(&r);
+    mx_pool_free(factor, bytes);
     return status;
 }
 
@@ -362,29 +351,30 @@ const mx_op mx_op_logsumexp = {
     .plain = plain_logsumexp,
 };
 
-/* dx = e^(x - y) dy, with y computed again in f32: a y that was rounded to bf16 would be off by a percent. */
+/* dx = e^(x - y) dy: the softmax of x, scaled. So y, which in bf16 would be off by a percent, is not read. */
 static mx_status host_logsumexp_grad(mx_call *call)
 {
-    const mx_tensor *x = call->in[0], *dy = call->in[1];
+    const mx_tensor *dy = call->in[1];
     mx_reduction r;
-    mx_broadcast plan;
-    mx_array dx = mx_array_of(call->out[0]), exps = dx;
-    int64_t n = mx_count(dy), count = mx_count(x), wide = dx.dtype == MX_F32 ? 0 : count;
-    int64_t bytes = (n + wide) * (int64_t)sizeof(float);
-    float *y;
-    MX_TRY(mx_reduction_open(call, x, dims_of(call), &r));
-    mx_status status = mx_pool_alloc(bytes, (void **)&y);
+    int64_t n = mx_count(dy), bytes = n * (int64_t)sizeof(float);
+    float *scale;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&scale));
+    mx_status status = mx_reduction_open(call, call->in[0], dims_of(call), &r);
     if (status == MX_OK) {
-        status = mx_reduce_logsumexp(r.x, r.e, single(y));
-        if (wide > 0)
-            exps = single(y + n);
-        mx_reduced_plan(&x->shape, r.mask, &plan);
-        mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, mx_array_of(x), single(y), exps);
-        mx_unary_forward((mx_function){.op = MX_EXP}, exps, exps, count);
-        mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, exps, mx_array_of(dy), dx);
-        mx_pool_free(y, bytes);
+        for (int64_t i = 0; i < n; i++) {
+            scale[i] = mx_get_float(mx_data(dy), i, dy->dtype);
+            scale[i] = isnan(scale[i]) ? NAN : scale[i]; /* as stores of bf16 want it */
+        }
+        mx_softmax_forward(&(mx_softmax){.rows = n,
+                                         .width = r.e.n,
+                                         .inner = r.e.inner,
+                                         .dtype = r.x.dtype,
+                                         .scale = scale,
+                                         .x = r.x.data,
+                                         .y = mx_reduction_gradient(&r, call->out[0]).data});
+        mx_reduction_return(&r, call->out[0]);
     }
-    mx_reduction_close(&r);
+    mx_pool_free(scale, bytes);
     return status;
 }
 

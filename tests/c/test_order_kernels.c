@@ -96,14 +96,15 @@ static void check_order(mx_extent e, int64_t k, mx_dtype dtype, bool descending,
 static void test_order(const char *isa)
 {
     static const mx_extent extents[] = {
-        {1, 1, 1}, {0, 3, 2}, {3, 0, 2}, {5, 7, 1}, {2, 33, 3}, {3, 300, 1}, {2, 500, 5}, {1, 70001, 1}, {300, 20, 17},
+        {1, 1, 1},   {0, 3, 2},     {3, 0, 2},     {5, 7, 1},   {2, 33, 3},  {3, 300, 1},
+        {2, 500, 5}, {1, 70001, 1}, {300, 20, 17}, {67, 64, 1}, {19, 41, 1},
     };
     static const mx_dtype dtypes[] = {MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8};
     for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
         for (int d = 0; d < 5; d++)
             for (int descending = 0; descending < 2; descending++) {
-                int64_t n = extents[k].n, some[] = {n, n / 5, 1, 130};
-                for (int s = 0; s < 4; s++)
+                int64_t n = extents[k].n, some[] = {n, n / 5, 1, 130, 7, 3};
+                for (int s = 0; s < 6; s++)
                     if (some[s] <= n)
                         check_order(extents[k], some[s], dtypes[d], descending, isa);
             }

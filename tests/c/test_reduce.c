@@ -1,5 +1,5 @@
 /* Reductions against loops in double precision. */
-#include "kernels/reduce.h"
+#include "kernels/slopes.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -182,6 +182,29 @@ static void check_logsumexp(const char *isa)
     }
 }
 
+/* Variances whose first elements, from which the others are taken, are far from the rest: what cancels is at most 8
+ * times the variance. Up to 256 terms in a lane of an f32 sum lose half a unit in the last place each. */
+static void check_steps(const char *isa)
+{
+    enum { N = 4096, FAR = 1000 };
+    static float x[N];
+    for (int64_t columns = 1; columns <= 2; columns++) {
+        double mean = 0, want = 0;
+        int64_t n = N / columns;
+        float y[2];
+        for (int64_t i = 0; i < N; i++)
+            x[i] = (i / columns < (columns == 1 ? 512 : 16) ? 0 : FAR) + (float)(i / columns % 7) / 8;
+        for (int64_t i = 0; i < n; i++)
+            mean += (double)x[i * columns] / (double)n;
+        for (int64_t i = 0; i < n; i++)
+            want += ((double)x[i * columns] - mean) * ((double)x[i * columns] - mean);
+        CHECK(mx_reduce_variance((mx_array){x, MX_F32}, (mx_extent){1, n, columns}, 1, false, (mx_array){y, MX_F32}) ==
+                      MX_OK &&
+                  fabs((double)y[0] / want - 1) < 8 * 256 * 0x1p-25,
+              "%s: %g, not %g, in %d columns", isa, (double)y[0], want, (int)columns);
+    }
+}
+
 /* Infinities and nothing at all. */
 static void check_edges(const char *isa)
 {
@@ -275,6 +298,60 @@ static void test_max_backward(void)
     CHECK(dx[1] == 3 && dx[3] == 3 && dx[0] == 0, "a tie is shared: %g %g", dx[1], dx[3]);
 }
 
+/* Gradients of variances, (x - mean) factor, and of extremes, a share of dy for each tie: against double precision. */
+static void check_slopes(mx_extent e, mx_dtype dtype, const char *isa)
+{
+    int64_t count = e.outer * e.n * e.inner, lines = e.outer * e.inner;
+    void *x = make_values(count, dtype, -1, 2), *dx = make_values(count, dtype, 5, 6),
+         *y = make_values(lines, dtype, 0, 1);
+    float *factor = make_values(lines, MX_F32, -1, 1);
+    double *variance = malloc(sizeof(double) * (size_t)(count + 1)),
+           *extreme = malloc(sizeof(double) * (size_t)(count + 1));
+    for (int64_t i = 0; i < count; i++)
+        set_value(x, i, floor(get_value(x, i, dtype) * 20) / 16, dtype); /* with ties */
+    for (int64_t k = 0; k < lines; k++) {
+        double sum = 0, largest = -INFINITY, ties = 0;
+        for (int64_t i = 0; i < e.n; i++) {
+            double one = at(x, dtype, e, k / e.inner, i, k % e.inner);
+            sum += one;
+            ties = one > largest ? 1 : ties + (one == largest);
+            largest = one > largest ? one : largest;
+        }
+        set_value(y, k, (float)largest, dtype);
+        for (int64_t i = 0; i < e.n; i++) {
+            int64_t place = (k / e.inner * e.n + i) * e.inner + k % e.inner;
+            double one = get_value(x, place, dtype);
+            variance[place] = (one - sum / (double)e.n) * (double)factor[k];
+            extreme[place] = one == largest ? (double)factor[k] / ties : 0;
+        }
+    }
+    mx_array from = {x, dtype}, to = {dx, dtype};
+    CHECK(mx_reduce_variance_backward(from, e, factor, to) == MX_OK, "%s", isa);
+    double error = worst_error(dx, dtype, variance, count);
+    CHECK(error <= tolerance(dtype, 2e-6), "gradient of var of %s (%d, %d, %d): %g on %s", mx_dtype_name(dtype),
+          (int)e.outer, (int)e.n, (int)e.inner, error, isa);
+    CHECK(mx_reduce_extreme_backward(from, (mx_array){y, dtype}, (mx_array){factor, MX_F32}, e, to) == MX_OK, "%s",
+          isa);
+    error = worst_error(dx, dtype, extreme, count);
+    CHECK(error <= tolerance(dtype, 1e-6), "gradient of max of %s (%d, %d, %d): %g on %s", mx_dtype_name(dtype),
+          (int)e.outer, (int)e.n, (int)e.inner, error, isa);
+    CHECK(guard_intact(dx, count, dtype), "%s", isa);
+    CHECK(mx_reduce_extreme_backward(from, (mx_array){y, dtype}, (mx_array){factor, MX_F32}, e, from) == MX_OK &&
+              worst_error(x, dtype, extreme, count) == error,
+          "in place on %s", isa);
+    free(x), free(dx), free(y), free(factor), free(variance), free(extreme);
+}
+
+static void test_slopes(const char *isa)
+{
+    static const mx_extent extents[] = {{0, 3, 2},        {1, 1, 1},      {7, 5, 1},     {3, 301, 1},
+                                        {2, 4096 + 9, 1}, {2, 70, 3},     {1, 131, 70},  {3, 9, 1000},
+                                        {1, 270000, 1},   {600, 2048, 1}, {1, 600, 2048}};
+    for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+        for (int dtype = MX_F32; dtype <= MX_BF16; dtype++)
+            check_slopes(extents[k], (mx_dtype)dtype, isa);
+}
+
 static void test_integers(void)
 {
     int32_t x[6] = {3, -2, 7, 7, 0, 1}, y[3], index[3];
@@ -329,6 +406,8 @@ static void check_all(const char *isa)
 int main(void)
 {
     for_each_isa(check_all);
+    for_each_isa(test_slopes);
+    for_each_isa(check_steps);
     test_max_backward();
     test_integers();
     test_integers_across();

@@ -4,6 +4,7 @@
 #include "buffers.h"
 #include "check.h"
 
+#include <omp.h>
 #include <string.h>
 
 typedef struct problem {
@@ -166,8 +167,73 @@ static void test_huge(const char *isa)
         }
 }
 
+/* With a scale for each row, along rows, columns and a row that all threads share: y = scale e^x / sum. A row with an
+ * infinite element is NaN there and 0 elsewhere. */
+static void check_scale(int64_t outer, int64_t width, int64_t inner, mx_dtype dtype, const char *isa)
+{
+    int64_t rows = outer * inner, count = rows * width, infinite = width / 2 * inner;
+    void *x = make_values(count, dtype, -3, 3), *y = make_values(count, dtype, 0, 1);
+    float *scale = make_values(rows, MX_F32, -2, 2);
+    double *want = malloc((size_t)count * sizeof *want);
+    if (rows > 1)
+        set_value(x, infinite, INFINITY, dtype);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = r / inner * width * inner + r % inner;
+        double sum = 0;
+        for (int64_t i = 0; i < width; i++)
+            sum += exp(get_value(x, first + i * inner, dtype));
+        for (int64_t i = 0; i < width; i++)
+            want[first + i * inner] = (double)scale[r] * exp(get_value(x, first + i * inner, dtype)) / sum;
+    }
+    mx_softmax s = {.rows = rows, .width = width, .inner = inner, .dtype = dtype, .scale = scale, .x = x, .y = y};
+    mx_softmax_forward(&s);
+    if (rows > 1) {
+        CHECK(isnan(get_value(y, infinite, dtype)), "%s: the infinite element", isa);
+        want[infinite] = 0;
+        set_value(y, infinite, 0, dtype);
+    }
+    double worst = worst_error(y, dtype, want, count);
+    CHECK(worst <= tolerance(dtype, 3e-6), "%s: scaled (%lld, %lld, %lld) %s off by %g", isa, (long long)outer,
+          (long long)width, (long long)inner, mx_dtype_name(dtype), worst);
+    CHECK(guard_intact(y, count, dtype), "%s: wrote behind", isa);
+    free(x), free(y), free(scale), free(want);
+}
+
+static void test_scale(const char *isa)
+{
+    for (int dtype = MX_F32; dtype <= MX_BF16; dtype++) {
+        check_scale(5, 70, 1, (mx_dtype)dtype, isa);
+        check_scale(2, 8192 + 37, 1, (mx_dtype)dtype, isa);
+        check_scale(2, 70, 103, (mx_dtype)dtype, isa);
+        check_scale(1, (1 << 18) + 77, 1, (mx_dtype)dtype, isa);
+    }
+}
+
+/* A row that all threads share has the same bits on any number of them; so has its logarithm. */
+static void test_long_row(const char *isa)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        problem p = {1, (1 << 18) + 1000, kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, 3};
+        void *x = make_values(p.width, p.dtype, -3, 3), *y = make_values(p.width, p.dtype, 0, 1);
+        void *alone = make_values(p.width, p.dtype, 0, 1);
+        int threads = omp_get_max_threads();
+        mx_softmax s = {.rows = 1, .width = p.width, .inner = 1, .dtype = p.dtype, .log = p.log, .x = x, .y = alone};
+        omp_set_num_threads(1);
+        mx_softmax_forward(&s);
+        omp_set_num_threads(3);
+        s.y = y;
+        mx_softmax_forward(&s);
+        omp_set_num_threads(threads);
+        check_forward(&p, &s, isa);
+        CHECK(memcmp(y, alone, (size_t)p.width * mx_dtype_bytes(p.dtype)) == 0, "%s: threads change bits", isa);
+        free(x), free(y), free(alone);
+    }
+}
+
 int main(void)
 {
+    for_each_isa(test_scale);
+    for_each_isa(test_long_row);
     for_each_isa(test_sizes);
     for_each_isa(test_stream);
     for_each_isa(test_huge);

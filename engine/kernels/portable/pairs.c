@@ -20,10 +20,16 @@ static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const 
         y[i] = dy[i * dy_step] * (float)mx_f64_pair_slope(f, by_b, a[i * a_step], b[i * b_step]);
 }
 
-static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+static double operand(const void *p, int step, int64_t i, mx_dtype dtype)
+{
+    return step ? mx_get_float(p, i, dtype) : *(const float *)p;
+}
+
+static void compare(mx_compare op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, uint8_t *y,
+                    int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = mx_f64_holds(op, a[i * a_step], b[i * b_step]);
+        y[i] = mx_f64_holds(op, operand(a, a_step, i, dtype), operand(b, b_step, i, dtype));
 }
 
 static float sum(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n)

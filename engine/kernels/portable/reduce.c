@@ -36,28 +36,31 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
             acc[j] = fold_in(fold, acc[j], mx_get_float(x.data, i * stride + j, x.dtype));
 }
 
-static float distance(float x, float center)
-{
-    float d = x - center;
-    return d * d;
-}
-
-static float row_about(mx_array x, int64_t n, float center)
+static void row_moments(mx_array x, int64_t n, float center, float sums[2])
 {
     enum { LANES = 16 };
-    float acc[LANES] = {0}, all = 0;
-    for (int64_t i = 0; i < n; i++)
-        acc[i % LANES] += distance(mx_get_float(x.data, i, x.dtype), center);
-    for (int l = 0; l < LANES; l++)
-        all += acc[l];
-    return all;
+    float sum[LANES] = {0}, squares[LANES] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float d = mx_get_float(x.data, i, x.dtype) - center;
+        sum[i % LANES] += d;
+        squares[i % LANES] += d * d;
+    }
+    sums[0] = sums[1] = 0;
+    for (int l = 0; l < LANES; l++) {
+        sums[0] += sum[l];
+        sums[1] += squares[l];
+    }
 }
 
-static void rows_about(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+static void rows_moments(float *sum, float *squares, mx_array x, int64_t n, int64_t stride, int64_t width,
+                         const float *center)
 {
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < width; j++)
-            acc[j] += distance(mx_get_float(x.data, i * stride + j, x.dtype), center[j]);
+        for (int64_t j = 0; j < width; j++) {
+            float d = mx_get_float(x.data, i * stride + j, x.dtype) - center[j];
+            sum[j] += d;
+            squares[j] += d * d;
+        }
 }
 
 static void add_exp(float *center, float *sum, float x)
@@ -114,8 +117,8 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
 const mx_reduce_paths mx_reduce_portable = {
     .row = row,
     .rows = rows,
-    .row_about = row_about,
-    .rows_about = rows_about,
+    .row_moments = row_moments,
+    .rows_moments = rows_moments,
     .row_exps = row_exps,
     .rows_exps = rows_exps,
     .places = places,

@@ -15,8 +15,9 @@ static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double
 }
 
 static void rows(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
-                 float *local, void *y)
+                 float *local, void *y, bool stream)
 {
+    (void)stream;
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < width; c++) {
             local[c] += mx_get_float(x, i * stride + c, dtype);

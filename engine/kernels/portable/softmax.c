@@ -2,18 +2,23 @@
 
 #include "core/element.h"
 
+#include <float.h>
 #include <math.h>
 
-static void forward_row(const mx_softmax *s, int64_t first)
+static void forward_row(const mx_softmax *s, int64_t r)
 {
-    float largest = -INFINITY, sum = 0;
+    int64_t first = r * s->width;
+    float largest = -INFINITY, sum = 0, factor;
     for (int64_t i = first; i < first + s->width; i++)
         largest = fmaxf(largest, mx_get_float(s->x, i, s->dtype));
+    bool infinite = s->scale && largest > FLT_MAX;
+    largest = infinite ? FLT_MAX : largest;
     for (int64_t i = first; i < first + s->width; i++)
         sum += expf(mx_get_float(s->x, i, s->dtype) - largest);
+    factor = infinite ? 0 : (s->scale ? s->scale[r] : 1) / sum;
     for (int64_t i = first; i < first + s->width; i++) {
         float d = mx_get_float(s->x, i, s->dtype) - largest;
-        mx_set_float(s->y, i, s->log ? d - logf(sum) : expf(d) / sum, s->dtype);
+        mx_set_float(s->y, i, s->log ? d - logf(sum) : expf(d) * factor, s->dtype);
     }
 }
 
@@ -42,7 +47,7 @@ static void forward(const mx_softmax *s, int64_t first, int64_t last, bool strea
 {
     (void)stream;
     for (int64_t r = first; r < last; r++)
-        forward_row(s, r * s->width);
+        forward_row(s, r);
 }
 
 static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stream)

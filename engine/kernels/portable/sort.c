@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/inline.h"
 
 int64_t mx_beyond_portable(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below)
 {
@@ -10,4 +11,32 @@ int64_t mx_beyond_portable(const void *x, mx_dtype dtype, int64_t from, int64_t 
             return i;
     }
     return n;
+}
+
+void mx_best_portable(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
+                      int32_t *ids)
+{
+    uint32_t order = smallest ? 0 : UINT32_MAX, key[MX_BEST_K] = {0};
+    int32_t list[MX_BEST_K] = {0};
+    for (int64_t line = 0; line < lines; line++) {
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t one = mx_sort_key(x, line * n + i, dtype) ^ order;
+            int64_t at = mx_min(i, k);
+            for (; at > 0 && one < key[at - 1]; at--)
+                if (at < k) {
+                    key[at] = key[at - 1];
+                    list[at] = list[at - 1];
+                }
+            if (at < k) {
+                key[at] = one;
+                list[at] = (int32_t)i;
+            }
+        }
+        for (int64_t i = 0; i < k; i++) {
+            if (ids)
+                ids[line * k + i] = list[i];
+            if (values)
+                mx_set_float(values, line * k + i, mx_get_float(x, line * n + list[i], dtype), dtype);
+        }
+    }
 }

@@ -49,11 +49,11 @@ MX_INLINE vf power(vf x, float p, bool fast)
     return vf_power(fast, x, vf_set1(p));
 }
 
-static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
+MX_INLINE vf sine_or_cosine(vf x, const bool cosine)
 {
-    if (!(vf_hmax(vf_abs(x)) <= VF_SINCOS_MAX))
-        return by_lane(cosine ? lane_cos : lane_sin, x, 0.0f);
     vf s, c;
+    if (__builtin_expect(vm_any(vf_not_le(vf_abs(x), vf_set1(VF_SINCOS_MAX))), false))
+        return by_lane(cosine ? lane_cos : lane_sin, x, 0.0f);
     vf_sincos(x, &s, &c);
     return cosine ? c : s;
 }
@@ -68,7 +68,7 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_SQRT:
         return vf_sqrt(x);
     case MX_RSQRT:
-        return vf_set1(1.0f) / vf_sqrt(x);
+        return vf_rsqrt(bf16, x);
     case MX_ABS:
         return vf_abs(x);
     case MX_TANH:
@@ -374,8 +374,10 @@ static void to_f32(const mx_bf16 *x, float *y, int64_t n, bool stream)
         prefetch_ahead(x + i, 2 * VL);
         vf_stream(y + i, vf_load_bf16(x + i));
     }
-    for (; i + VL <= n; i += VL)
+    for (; i + VL <= n; i += VL) {
+        prefetch_ahead(x + i, 2 * VL);
         vf_store(y + i, vf_load_bf16(x + i));
+    }
     for (; i < n; i++)
         y[i] = mx_from_bf16(x[i]);
     if (stream)

@@ -296,11 +296,7 @@ MX_INLINE vm holds(mx_compare op, vf a, vf b)
 {
     switch (op) {
     case MX_EQ:
-#if MX_SIMD_512
-        return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
-#else
-        return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
-#endif
+        return vf_equal(a, b);
     case MX_NE:
         return vf_not_equal(a, b);
     case MX_LT:
@@ -326,52 +322,67 @@ MX_INLINE void store_flags(uint8_t *y, const vm m[4])
 #endif
 }
 
-MX_INLINE void compare_as(mx_compare op, const float *a, const int a_step, const float *b, const int b_step, uint8_t *y,
-                          int64_t n)
+/* Of either input, VL neighbours from i on or the one value. */
+MX_INLINE vf operand(const void *p, const int step, int64_t i, const bool bf16)
 {
+    return step ? row_load(p, i, bf16) : vf_set1(*(const float *)p);
+}
+
+MX_INLINE void compare_as(mx_compare op, const bool bf16, const void *a, const int a_step, const void *b,
+                          const int b_step, uint8_t *y, int64_t n)
+{
+    const int size = bf16 ? 2 : 4;
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL) {
         vm m[4];
         if (a_step)
-            prefetch_ahead(a + i, 16 * VL);
+            prefetch_ahead((const char *)a + i * size, 4 * VL * size);
         if (b_step)
-            prefetch_ahead(b + i, 16 * VL);
+            prefetch_ahead((const char *)b + i * size, 4 * VL * size);
         for (int u = 0; u < 4; u++)
-            m[u] = holds(op, a_step ? vf_load(a + i + u * VL) : vf_set1(*a),
-                         b_step ? vf_load(b + i + u * VL) : vf_set1(*b));
+            m[u] = holds(op, operand(a, a_step, i + u * VL, bf16), operand(b, b_step, i + u * VL, bf16));
         store_flags(y + i, m);
     }
     for (; i < n; i++)
-        y[i] = vm_any(holds(op, vf_set1(a[i * a_step]), vf_set1(b[i * b_step])));
+        y[i] = vm_any(holds(op, vf_set1(a_step ? load_one(a, bf16, i) : *(const float *)a),
+                            vf_set1(b_step ? load_one(b, bf16, i) : *(const float *)b)));
 }
 
-MX_INLINE void compare_steps(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y,
-                             int64_t n)
+MX_INLINE void compare_steps(mx_compare op, const bool bf16, const void *a, int a_step, const void *b, int b_step,
+                             uint8_t *y, int64_t n)
 {
     if (a_step && b_step)
-        compare_as(op, a, 1, b, 1, y, n);
+        compare_as(op, bf16, a, 1, b, 1, y, n);
     else if (a_step)
-        compare_as(op, a, 1, b, 0, y, n);
+        compare_as(op, bf16, a, 1, b, 0, y, n);
     else if (b_step)
-        compare_as(op, a, 0, b, 1, y, n);
+        compare_as(op, bf16, a, 0, b, 1, y, n);
     else
-        compare_as(op, a, 0, b, 0, y, n);
+        compare_as(op, bf16, a, 0, b, 0, y, n);
 }
 
-static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+MX_INLINE void compare_of(mx_compare op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step,
+                          uint8_t *y, int64_t n)
+{
+    mx_is_bf16(dtype) ? compare_steps(op, true, a, a_step, b, b_step, y, n)
+                      : compare_steps(op, false, a, a_step, b, b_step, y, n);
+}
+
+static void compare(mx_compare op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, uint8_t *y,
+                    int64_t n)
 {
     if (op == MX_GT || op == MX_GE)
-        compare(op == MX_GT ? MX_LT : MX_LE, b, b_step, a, a_step, y, n);
+        compare(op == MX_GT ? MX_LT : MX_LE, dtype, b, b_step, a, a_step, y, n);
     else if (op == MX_EQ)
-        compare_steps(MX_EQ, a, a_step, b, b_step, y, n);
+        compare_of(MX_EQ, dtype, a, a_step, b, b_step, y, n);
     else if (op == MX_NE)
-        compare_steps(MX_NE, a, a_step, b, b_step, y, n);
+        compare_of(MX_NE, dtype, a, a_step, b, b_step, y, n);
     else if (op == MX_LT)
-        compare_steps(MX_LT, a, a_step, b, b_step, y, n);
+        compare_of(MX_LT, dtype, a, a_step, b, b_step, y, n);
     else if (op == MX_FINITE)
-        compare_steps(MX_FINITE, a, a_step, b, b_step, y, n);
+        compare_of(MX_FINITE, dtype, a, a_step, b, b_step, y, n);
     else
-        compare_steps(MX_LE, a, a_step, b, b_step, y, n);
+        compare_of(MX_LE, dtype, a, a_step, b, b_step, y, n);
 }
 
 const mx_pair_paths MX_SIMD_NAME(mx_pairs) = {

@@ -112,13 +112,24 @@ static __attribute__((noinline)) vf powers_by_lane(vf a, vf b)
     return vf_load(y);
 }
 
+/* Whether each a is a positive normal number, and no exponent is beyond 8,192. */
+MX_INLINE bool vf_are_plain(vf a, vf b)
+{
+    const vf least = vf_set1(1.17549435e-38f), most = vf_set1(3.40282347e38f), limit = vf_set1(8192.0f);
+#if MX_SIMD_512
+    vm plain = _mm512_mask_cmp_ps_mask(vf_ge(a, least), most, a, _CMP_GE_OQ);
+    return _mm512_mask_cmp_ps_mask(plain, limit, vf_abs(b), _CMP_GE_OQ) == 0xffff;
+#else
+    vm plain = _mm256_and_ps(_mm256_and_ps(vf_ge(a, least), vf_ge(most, a)), vf_ge(limit, vf_abs(b)));
+    return _mm256_movemask_ps(plain) == 0xff;
+#endif
+}
+
 /* a^b to 3e-7, or if `fast` to 2e-5. Vectors with a zero, an infinity, a NaN, a negative or a tiny a, or with an
  * exponent beyond 8,192, are left to the C library. */
 MX_INLINE vf vf_power(bool fast, vf a, vf b)
 {
-    vf base = vf_min(vf_max(a, vf_set1(1.17549435e-38f)), vf_set1(3.40282347e38f));
-    vf exponent = vf_min(vf_abs(b), vf_set1(8192.0f));
-    if (vm_any(vf_not_equal(base, a)) || vm_any(vf_not_equal(exponent, vf_abs(b))))
+    if (__builtin_expect(!vf_are_plain(a, b), false))
         return powers_by_lane(a, b);
     return fast ? vf_power_fast(a, b) : vf_power_near(a, b);
 }

@@ -46,9 +46,11 @@ MX_INLINE float row_as(mx_fold fold, bool bf16, const void *x, int64_t n)
     vf start = vf_set1(identity(fold)), acc[4] = {start, start, start, start};
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
         prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        row_get4(x, i, v, bf16);
         for (int u = 0; u < 4; u++)
-            acc[u] = fold_in(fold, acc[u], get(x, bf16, i + u * VL));
+            acc[u] = fold_in(fold, acc[u], v[u]);
     }
     for (; i + VL <= n; i += VL)
         acc[0] = fold_in(fold, acc[0], get(x, bf16, i));
@@ -82,17 +84,18 @@ static float row(mx_fold fold, mx_array x, int64_t n)
     FOR_EACH_FOLD(row_as, fold, bf16, x.data, n)
 }
 
-/* Four rows at a time, so that acc is read and written once for four loads of x. The next four are asked for: the
+/* Four rows at a time, so that acc is read and written once for four loads of x. Later ones are asked for: the
  * processor does not foresee the end of a row. */
 MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64_t n, int64_t stride, int64_t width)
 {
+    const int64_t ahead = rows_ahead(stride, width, bf16);
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
         int64_t at = i * stride, j = 0;
         together = i + 4 <= n ? 4 : 1;
         for (; together == 4 && j + VL <= width; j += VL) {
-            for (int r = 4; r < 8; r++)
-                row_prefetch(x, at + r * stride + j, VL, bf16);
+            for (int r = 0; r < 4; r++)
+                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
             vf a = fold_in(fold, vf_load(acc + j), get(x, bf16, at + j));
             a = fold_in(fold, a, get(x, bf16, at + stride + j));
             a = fold_in(fold, a, get(x, bf16, at + 2 * stride + j));
@@ -112,65 +115,82 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
     FOR_EACH_FOLD(rows_as, fold, bf16, acc, x.data, n, stride, width)
 }
 
-/* ---- squared distances from a center ---- */
+/* ---- moments about a center ---- */
 
-MX_INLINE vf distance(vf x, vf center)
+/* Of the places where `counts`, adds x - center and its square. */
+MX_INLINE void add_moments(vf x, vf center, vm counts, vf *sum, vf *squares)
 {
-    vf d = x - center;
-    return d * d;
+    vf d = vf_select(counts, x - center, vf_zero());
+    *sum = *sum + d;
+    *squares = vf_fma(d, d, *squares);
 }
 
-MX_INLINE float row_about_as(const bool bf16, const void *x, int64_t n, float center)
+MX_INLINE void row_moments_as(const bool bf16, const void *x, int64_t n, float center, float sums[2])
 {
-    vf c = vf_set1(center), acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    vf c = vf_set1(center), zero = vf_zero(), sum[4] = {zero, zero, zero, zero}, squares[4] = {zero, zero, zero, zero};
     int64_t i = 0;
-    for (; i + 4 * VL <= n; i += 4 * VL)
-        for (int u = 0; u < 4; u++)
-            acc[u] = acc[u] + distance(get(x, bf16, i + u * VL), c);
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        row_get4(x, i, v, bf16);
+        for (int u = 0; u < 4; u++) {
+            v[u] = v[u] - c;
+            sum[u] = sum[u] + v[u];
+            squares[u] = vf_fma(v[u], v[u], squares[u]);
+        }
+    }
     for (; i < n; i += VL) {
         int64_t left = lanes_left(n, i);
-        vf d = distance(row_load_part(x, i, left, bf16), c);
-        acc[0] = acc[0] + vf_select(vm_first(left), d, vf_zero());
+        add_moments(row_load_part(x, i, left, bf16), c, vm_first(left), &sum[0], &squares[0]);
     }
-    return vf_sum((acc[0] + acc[1]) + (acc[2] + acc[3]));
+    sums[0] = vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    sums[1] = vf_sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
 }
 
-static float row_about(mx_array x, int64_t n, float center)
+static void row_moments(mx_array x, int64_t n, float center, float sums[2])
 {
-    return mx_is_bf16(x.dtype) ? row_about_as(true, x.data, n, center) : row_about_as(false, x.data, n, center);
+    mx_is_bf16(x.dtype) ? row_moments_as(true, x.data, n, center, sums)
+                        : row_moments_as(false, x.data, n, center, sums);
 }
 
 /* Four rows at a time, as above. */
-MX_INLINE void rows_about_as(const bool bf16, float *acc, const void *x, int64_t n, int64_t stride, int64_t width,
-                             const float *center)
+MX_INLINE void rows_moments_as(const bool bf16, float *sum, float *squares, const void *x, int64_t n, int64_t stride,
+                               int64_t width, const float *center)
 {
+    const int64_t ahead = rows_ahead(stride, width, bf16);
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
         int64_t at = i * stride, j = 0;
         together = i + 4 <= n ? 4 : 1;
         for (; together == 4 && j + VL <= width; j += VL) {
-            vf a = vf_load(acc + j), c = vf_load(center + j);
+            vf s = vf_load(sum + j), q = vf_load(squares + j), c = vf_load(center + j);
 #pragma GCC unroll 4
-            for (int r = 0; r < 4; r++)
-                a = a + distance(get(x, bf16, at + r * stride + j), c);
-            vf_store(acc + j, a);
+            for (int r = 0; r < 4; r++) {
+                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
+                vf d = get(x, bf16, at + r * stride + j) - c;
+                s = s + d;
+                q = vf_fma(d, d, q);
+            }
+            vf_store(sum + j, s);
+            vf_store(squares + j, q);
         }
         for (; j < width; j += VL) {
             int64_t left = lanes_left(width, j);
-            vf a = vf_load_part(acc + j, left), c = vf_load_part(center + j, left);
+            vf s = vf_load_part(sum + j, left), q = vf_load_part(squares + j, left);
             for (int64_t r = 0; r < together; r++)
-                a = a + distance(row_load_part(x, at + r * stride + j, left, bf16), c);
-            vf_store_part(acc + j, a, left);
+                add_moments(row_load_part(x, at + r * stride + j, left, bf16), vf_load_part(center + j, left),
+                            vm_first(left), &s, &q);
+            vf_store_part(sum + j, s, left);
+            vf_store_part(squares + j, q, left);
         }
     }
 }
 
-static void rows_about(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+static void rows_moments(float *sum, float *squares, mx_array x, int64_t n, int64_t stride, int64_t width,
+                         const float *center)
 {
-    if (mx_is_bf16(x.dtype))
-        rows_about_as(true, acc, x.data, n, stride, width, center);
-    else
-        rows_about_as(false, acc, x.data, n, stride, width, center);
+    mx_is_bf16(x.dtype) ? rows_moments_as(true, sum, squares, x.data, n, stride, width, center)
+                        : rows_moments_as(false, sum, squares, x.data, n, stride, width, center);
 }
 
 /* ---- sums of exponentials ---- */
@@ -202,8 +222,7 @@ MX_INLINE void row_exps_as(const bool bf16, const void *x, int64_t n, float *cen
     for (; i + 4 * VL <= n; i += 4 * VL) {
         vf v[4];
         prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
-        row_get(x, i, v, bf16);
-        row_get(x, i + 2 * VL, v + 2, bf16);
+        row_get4(x, i, v, bf16);
         if (__builtin_expect(is_above(largest_of(v), c), false))
             c = move_center(vf_set1(vf_hmax(largest_of(v))), c, sum, 4);
 #pragma GCC unroll 4
@@ -226,28 +245,51 @@ static void row_exps(mx_array x, int64_t n, float *center, float *sum)
     mx_is_bf16(x.dtype) ? row_exps_as(true, x.data, n, center, sum) : row_exps_as(false, x.data, n, center, sum);
 }
 
-/* Four rows at a time, as above. */
+/* VL columns of four rows. */
+MX_INLINE void add_exps(const bool bf16, const vf v[4], float *center, float *sum)
+{
+    vf c = vf_load(center), s = vf_load(sum);
+    if (__builtin_expect(is_above(largest_of(v), c), false)) {
+        c = move_center(largest_of(v), c, &s, 1);
+        vf_store(center, c);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++)
+        s = s + exp_about(bf16, v[r], c);
+    vf_store(sum, s);
+}
+
+/* Four rows at a time, as above. Centers and sums are arranged as row_get() has the columns. */
 MX_INLINE void rows_exps_as(const bool bf16, float *center, float *sum, const void *x, int64_t n, int64_t stride,
                             int64_t width)
 {
+    const int64_t ahead = rows_ahead(stride, width, bf16);
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
         int64_t at = i * stride, j = 0;
         together = i + 4 <= n ? 4 : 1;
-        for (; together == 4 && j + VL <= width; j += VL) {
-            vf c = vf_load(center + j), s = vf_load(sum + j), v[4];
+        for (; together == 4 && j + 2 * VL <= width; j += 2 * VL) {
+            vf v[2][4];
             for (int r = 0; r < 4; r++) {
-                row_prefetch(x, at + (r + 4) * stride + j, VL, bf16);
-                v[r] = get(x, bf16, at + r * stride + j);
+                vf two[2];
+                row_prefetch(x, at + ahead + r * stride + j, 2 * VL, bf16);
+                row_get(x, at + r * stride + j, two, bf16);
+                v[0][r] = two[0];
+                v[1][r] = two[1];
             }
-            if (__builtin_expect(is_above(largest_of(v), c), false)) {
-                c = move_center(largest_of(v), c, &s, 1);
-                vf_store(center + j, c);
+            add_exps(bf16, v[0], center + j, sum + j);
+            add_exps(bf16, v[1], center + j + VL, sum + j + VL);
+        }
+        for (; together == 1 && j + 2 * VL <= width; j += 2 * VL) {
+            vf two[2];
+            row_get(x, at + j, two, bf16);
+            for (int u = 0; u < 2; u++) {
+                vf c = vf_load(center + j + u * VL), s = vf_load(sum + j + u * VL);
+                if (is_above(two[u], c))
+                    c = move_center(two[u], c, &s, 1);
+                vf_store(center + j + u * VL, c);
+                vf_store(sum + j + u * VL, s + exp_about(bf16, two[u], c));
             }
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; r++)
-                s = s + exp_about(bf16, v[r], c);
-            vf_store(sum + j, s);
         }
         for (; j < width; j += VL) {
             int64_t left = lanes_left(width, j);
@@ -266,35 +308,83 @@ MX_INLINE void rows_exps_as(const bool bf16, float *center, float *sum, const vo
 
 static void rows_exps(float *center, float *sum, mx_array x, int64_t n, int64_t stride, int64_t width)
 {
-    mx_is_bf16(x.dtype) ? rows_exps_as(true, center, sum, x.data, n, stride, width)
-                        : rows_exps_as(false, center, sum, x.data, n, stride, width);
+    enum { COLUMNS = 512 };
+    float centers[COLUMNS], sums[COLUMNS];
+    if (!mx_is_bf16(x.dtype)) {
+        rows_exps_as(false, center, sum, x.data, n, stride, width);
+        return;
+    }
+    for (int64_t j = 0; j < width; j += COLUMNS) {
+        int64_t some = mx_min(COLUMNS, width - j);
+        row_arranged(center + j, centers, some, true);
+        row_arranged(sum + j, sums, some, true);
+        rows_exps_as(true, centers, sums, (const mx_bf16 *)x.data + j, n, stride, some);
+        row_restore(centers, center + j, some);
+        row_restore(sums, sum + j, some);
+    }
 }
 
 /* ---- places ---- */
 
+MX_INLINE void place_in_row(const bool least, const bool bf16, float *acc, int32_t *index, const void *x,
+                            int64_t number, int64_t from, int64_t width)
+{
+    int64_t j = from;
+    vf place = vi_float(vi_set1((int32_t)number));
+    for (; j + VL <= width; j += VL) {
+        vf a = vf_load(acc + j), v = get(x, bf16, j), at = vi_float(vi_load(index + j));
+        vm beyond = least ? vf_gt(a, v) : vf_gt(v, a), nan = vf_is_nan(v), kept = vf_is_nan(a);
+        at = vf_select(kept, at, vf_select(nan, place, vf_select(beyond, place, at)));
+        a = vf_select(kept, a, vf_select(nan, v, vf_select(beyond, v, a)));
+        vf_store(acc + j, a);
+        vi_store(index + j, vf_bits(at));
+    }
+    for (; j < width; j++) {
+        float v = get_one(x, bf16, j);
+        if (isnan(acc[j]) || !(isnan(v) || (least ? v < acc[j] : v > acc[j])))
+            continue;
+        acc[j] = v;
+        index[j] = (int32_t)number;
+    }
+}
+
+/* Whether one of four rows of VL columns is beyond acc. The sum is NaN if one of them is; if it is for another reason,
+ * such as two infinities, the rows are just looked at once more. */
+MX_INLINE bool has_beyond(const bool least, const vf v[4], vf acc)
+{
+    vf sum = (v[0] + v[1]) + (v[2] + v[3]);
+    vf extreme =
+        least ? vf_min(vf_min(v[0], v[1]), vf_min(v[2], v[3])) : vf_max(vf_max(v[0], v[1]), vf_max(v[2], v[3]));
+    vf none =
+        least ? vf_select(vf_gt(acc, extreme), vf_set1(NAN), sum) : vf_select(vf_gt(extreme, acc), vf_set1(NAN), sum);
+    return vm_any(vf_is_nan(none));
+}
+
+/* Four rows at a time, which seldom have a new extreme. */
 MX_INLINE void places_as(const bool least, const bool bf16, float *acc, int32_t *index, const void *x, int64_t first,
                          int64_t n, int64_t stride, int64_t width)
 {
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t size = bf16 ? 2 : 4, ahead = rows_ahead(stride, width, bf16);
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
         int64_t j = 0;
-        vf place = vi_float(vi_set1((int32_t)(first + i)));
         for (; j + VL <= width; j += VL) {
-            row_prefetch(x, (i + 4) * stride + j, VL, bf16);
-            vf a = vf_load(acc + j), v = get(x, bf16, i * stride + j), at = vi_float(vi_load(index + j));
-            vm beyond = least ? vf_gt(a, v) : vf_gt(v, a), nan = vf_is_nan(v), kept = vf_is_nan(a);
-            at = vf_select(kept, at, vf_select(nan, place, vf_select(beyond, place, at)));
-            a = vf_select(kept, a, vf_select(nan, v, vf_select(beyond, v, a)));
-            vf_store(acc + j, a);
-            vi_store(index + j, vf_bits(at));
-        }
-        for (; j < width; j++) {
-            float v = get_one(x, bf16, i * stride + j);
-            if (isnan(acc[j]) || !(isnan(v) || (least ? v < acc[j] : v > acc[j])))
+            vf v[4];
+            for (int r = 0; r < 4; r++) {
+                row_prefetch(x, (i + r) * stride + ahead + j, VL, bf16);
+                v[r] = get(x, bf16, (i + r) * stride + j);
+            }
+            if (!has_beyond(least, v, vf_load(acc + j)))
                 continue;
-            acc[j] = v;
-            index[j] = (int32_t)(first + i);
+            for (int r = 0; r < 4; r++)
+                place_in_row(least, bf16, acc, index, (const char *)x + (i + r) * stride * size, first + i + r, j,
+                             j + VL);
         }
+        for (int r = 0; j < width && r < 4; r++)
+            place_in_row(least, bf16, acc, index, (const char *)x + (i + r) * stride * size, first + i + r, j, width);
     }
+    for (; i < n; i++)
+        place_in_row(least, bf16, acc, index, (const char *)x + i * stride * size, first + i, 0, width);
 }
 
 static void places(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,
@@ -388,8 +478,8 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
 const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {
     .row = row,
     .rows = rows,
-    .row_about = row_about,
-    .rows_about = rows_about,
+    .row_moments = row_moments,
+    .rows_moments = rows_moments,
     .row_exps = row_exps,
     .rows_exps = rows_exps,
     .places = places,

@@ -6,6 +6,7 @@
 #include "kernels/simd/simd.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 MX_INLINE vf row_load(const void *row, int64_t i, const bool bf16)
 {
@@ -72,6 +73,12 @@ MX_INLINE void row_get(const void *row, int64_t i, vf v[2], const bool bf16)
     }
 }
 
+MX_INLINE void row_get4(const void *row, int64_t i, vf v[4], const bool bf16)
+{
+    row_get(row, i, v, bf16);
+    row_get(row, i + 2 * VL, v + 2, bf16);
+}
+
 /* Puts back what is arranged so. Of bf16, a NaN's lower 16 bits are zero: it comes from bf16, or from the arithmetic
  * itself. Streaming wants the address aligned to 64 bytes. */
 MX_INLINE void row_put(void *row, int64_t i, const vf v[2], const bool bf16, const bool stream)
@@ -89,6 +96,55 @@ MX_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool 
     const char *p = (const char *)row + i * (bf16 ? 2 : 4);
     for (int b = 0; b < n * (bf16 ? 2 : 4); b += 64)
         _mm_prefetch(p + b, _MM_HINT_T0);
+}
+
+/* How many elements ahead loops over rows of columns ask for: four rows, or eight short ones. */
+MX_INLINE int64_t rows_ahead(int64_t stride, int64_t width, const bool bf16)
+{
+    return (width * (bf16 ? 2 : 4) < 1024 ? 8 : 4) * stride;
+}
+
+/* As row_prefetch(), no nearer than the second-level cache: for what is read a row or a block of rows later. */
+MX_INLINE void row_prefetch_later(const void *row, int64_t i, const int n, const bool bf16)
+{
+    const char *p = (const char *)row + i * (bf16 ? 2 : 4);
+    for (int b = 0; b < n * (bf16 ? 2 : 4); b += 64)
+        _mm_prefetch(p + b, _MM_HINT_T1);
+}
+
+/* The values before the first place of a row of n that a cache line may be streamed to. */
+MX_INLINE int64_t row_head(const void *row, int64_t n, const bool bf16)
+{
+    int64_t head = (int64_t)((64 - (uintptr_t)row % 64) % 64) / (bf16 ? 2 : 4);
+    return head < n ? head : n;
+}
+
+/* Numbers for `width` columns, arranged as row_get() has the columns in pieces of 2 VL; the rest stays. */
+MX_INLINE const float *row_arranged(const float *numbers, float *room, int64_t width, const bool bf16)
+{
+    int64_t j = 0;
+    if (!bf16)
+        return numbers;
+    for (; j + 2 * VL <= width; j += 2 * VL) {
+        vf even, odd;
+        vf_split(vf_load(numbers + j), vf_load(numbers + j + VL), &even, &odd);
+        vf_store(room + j, even);
+        vf_store(room + j + VL, odd);
+    }
+    memcpy(room + j, numbers + j, (size_t)(width - j) * sizeof *room);
+    return room;
+}
+
+/* The same numbers in order again. */
+MX_INLINE void row_restore(const float *arranged, float *numbers, int64_t width)
+{
+    int64_t j = 0;
+    for (; j + 2 * VL <= width; j += 2 * VL)
+        for (int64_t l = 0; l < VL; l++) {
+            numbers[j + 2 * l] = arranged[j + l];
+            numbers[j + 2 * l + 1] = arranged[j + VL + l];
+        }
+    memcpy(numbers + j, arranged + j, (size_t)(width - j) * sizeof *numbers);
 }
 
 /* Row r of a matrix of `width` columns. */

@@ -36,37 +36,79 @@ MX_INLINE vf reversed(vf x) { return _mm256_permutevar8x32_ps(x, _mm256_setr_epi
 MX_INLINE float last_lane(vf x) { return _mm_cvtss_f32(_mm_permute_ps(_mm256_extractf128_ps(x, 1), 0xff)); }
 #endif
 
+#if MX_SIMD_512
+MX_INLINE vf lanes_before(vf x) { return SHIFT(x, 1); } /* lane l - 1 in lane l, and 0 in the first */
+#else
+MX_INLINE vf lanes_before(vf x)
+{
+    vf turned = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6));
+    return _mm256_blend_ps(turned, vf_zero(), 1);
+}
+#endif
+
+/* Up to VL neighbours. Returns their sum. */
+MX_INLINE double scan_part(const void *x, const bool bf16, int64_t i, int64_t left, const bool reverse, double base,
+                           void *y)
+{
+    float lane[VL];
+    vf v = left == VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
+    if (reverse && left == VL) {
+        v = reversed(v);
+    } else if (reverse) { /* the part begins with zeros */
+        vf_store(lane, reversed(v));
+        memmove(lane, lane + VL - left, (size_t)left * sizeof *lane);
+        memset(lane + left, 0, (size_t)(VL - left) * sizeof *lane);
+        v = vf_load(lane);
+    }
+    v = prefix(v);
+    vf result = vf_set1((float)base) + v;
+    if (y && reverse)
+        result = reversed(result);
+    if (y && left == VL) {
+        row_store(y, i, result, bf16);
+    } else if (y && !reverse) {
+        row_store_part(y, i, result, left, bf16);
+    } else if (y) {
+        vf_store(lane, result);
+        memmove(lane, lane + VL - left, (size_t)left * sizeof *lane);
+        row_store_part(y, i, vf_load(lane), left, bf16);
+    }
+    return (double)last_lane(v);
+}
+
+/* 2 VL neighbours of bf16 as VL pairs, whose sums are scanned. */
+MX_INLINE double scan_pairs(const mx_bf16 *x, const bool reverse, double base, mx_bf16 *y)
+{
+    vf even, odd, b = vf_set1((float)base);
+    vf_split_bf16(x, &even, &odd);
+    vf first = reverse ? reversed(odd) : even, sums = even + odd;
+    sums = prefix(reverse ? reversed(sums) : sums);
+    if (y) {
+        vf one = b + (lanes_before(sums) + first), two = b + sums;
+        even = reverse ? reversed(two) : one;
+        odd = reverse ? reversed(one) : two;
+        vi_store((int32_t *)y, vf_join_bf16(even, odd));
+    }
+    return (double)last_lane(sums);
+}
+
 MX_INLINE double row_as(const void *x, const bool bf16, int64_t n, const bool reverse, double start, void *y)
 {
     double sum = 0;
-    for (int64_t k = 0; k < n; k += VL) {
-        int64_t left = n - k < VL ? n - k : VL, i = reverse ? n - k - left : k;
-        float lane[VL];
-        vf v = left == VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
-        if (reverse && left == VL) {
-            v = reversed(v);
-        } else if (reverse) { /* the part begins with zeros */
-            vf_store(lane, reversed(v));
-            memmove(lane, lane + VL - left, (size_t)left * sizeof *lane);
-            memset(lane + left, 0, (size_t)(VL - left) * sizeof *lane);
-            v = vf_load(lane);
-        }
-        v = prefix(v);
-        vf result = vf_set1((float)(start + sum)) + v;
-        sum += (double)last_lane(v);
-        if (!y)
-            continue;
-        if (reverse)
-            result = reversed(result);
-        if (left == VL) {
-            row_store(y, i, result, bf16);
-        } else if (!reverse) {
-            row_store_part(y, i, result, left, bf16);
-        } else {
-            vf_store(lane, result);
-            memmove(lane, lane + VL - left, (size_t)left * sizeof *lane);
-            row_store_part(y, i, vf_load(lane), left, bf16);
-        }
+    int64_t k = 0;
+    for (; bf16 && k + 2 * VL <= n; k += 2 * VL) {
+        int64_t i = reverse ? n - k - 2 * VL : k;
+        prefetch_ahead((const mx_bf16 *)x + i, 4 * VL);
+        sum += scan_pairs((const mx_bf16 *)x + i, reverse, start + sum, y ? (mx_bf16 *)y + i : NULL);
+    }
+    for (; !bf16 && k + VL <= n; k += VL) {
+        int64_t i = reverse ? n - k - VL : k;
+        prefetch_ahead((const float *)x + i, 4 * VL);
+        sum += scan_part(x, bf16, i, VL, reverse, start + sum, y);
+    }
+    for (; k < n; k += VL) {
+        int64_t left = lanes_left(n, k);
+        sum += scan_part(x, bf16, reverse ? n - k - left : k, left, reverse, start + sum, y);
     }
     return sum;
 }
@@ -78,20 +120,26 @@ static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double
     return reverse ? row_as(x, false, n, true, start, y) : row_as(x, false, n, false, start, y);
 }
 
+/* base and local are arranged as row_get() has the columns. */
 MX_INLINE void rows_as(const void *x, const bool bf16, int64_t n, int64_t stride, int64_t width, const float *base,
-                       float *local, void *y)
+                       float *local, void *y, const bool stream)
 {
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = i * stride, c = 0, bytes = bf16 ? 2 : 4;
-        for (; c + VL <= width; c += VL) {
-            _mm_prefetch((const char *)x + (at + stride + c) * bytes, _MM_HINT_T0);
-            __builtin_prefetch((char *)y + (at + stride + c) * bytes, 1);
-            vf sum = vf_load(local + c) + row_load(x, at + c, bf16);
-            vf_store(local + c, sum);
-            row_store(y, at + c, vf_load(base + c) + sum, bf16);
+    const int64_t ahead = rows_ahead(stride, width, bf16);
+    for (int64_t i = 0, at = 0; i < n; i++, at += stride) {
+        int64_t c = 0;
+        for (; c + 2 * VL <= width; c += 2 * VL) {
+            vf v[2];
+            row_prefetch(x, at + ahead + c, 2 * VL, bf16);
+            row_get(x, at + c, v, bf16);
+            for (int u = 0; u < 2; u++) {
+                v[u] = vf_load(local + c + u * VL) + v[u];
+                vf_store(local + c + u * VL, v[u]);
+                v[u] = vf_load(base + c + u * VL) + v[u];
+            }
+            row_put(y, at + c, v, bf16, stream);
         }
-        if (c < width) {
-            int64_t left = width - c;
+        for (; c < width; c += VL) {
+            int64_t left = lanes_left(width, c);
             vf sum = vf_load_part(local + c, left) + row_load_part(x, at + c, left, bf16);
             vf_store_part(local + c, sum, left);
             row_store_part(y, at + c, vf_load_part(base + c, left) + sum, left, bf16);
@@ -100,12 +148,16 @@ MX_INLINE void rows_as(const void *x, const bool bf16, int64_t n, int64_t stride
 }
 
 static void rows(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
-                 float *local, void *y)
+                 float *local, void *y, bool stream)
 {
     if (mx_is_bf16(dtype))
-        rows_as(x, true, n, stride, width, base, local, y);
+        stream ? rows_as(x, true, n, stride, width, base, local, y, true)
+               : rows_as(x, true, n, stride, width, base, local, y, false);
     else
-        rows_as(x, false, n, stride, width, base, local, y);
+        stream ? rows_as(x, false, n, stride, width, base, local, y, true)
+               : rows_as(x, false, n, stride, width, base, local, y, false);
+    if (stream)
+        _mm_sfence();
 }
 
 const mx_scan_paths MX_SIMD_NAME(mx_scan) = {.row = row, .rows = rows};

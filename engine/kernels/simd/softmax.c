@@ -36,12 +36,8 @@ MX_INLINE float row_max(const void *x, int64_t width, const bool bf16)
 /* The widest row whose exponentials are kept from the sum on. */
 enum { KEPT = 8192 };
 
-/* The values before the first place of a row of the result that a cache line may be streamed to. */
-MX_INLINE int64_t row_head(const void *y, int64_t width, const bool bf16, const bool stream)
-{
-    int64_t head = (int64_t)((64 - (uintptr_t)y % 64) % 64) / (bf16 ? 2 : 4);
-    return !stream ? 0 : head < width ? head : width;
-}
+/* The widest row that the second-level cache takes besides another one. */
+enum { NEAR_BYTES = 1 << 19 };
 
 /* The longest pass asks for the next row. */
 MX_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kept, const bool log, const bool bf16)
@@ -84,24 +80,32 @@ MX_INLINE void part_values(const void *x, void *y, int64_t i, int64_t end, vf la
 }
 
 /* Rows of which few exponentials are kept are read twice, not three times: for a number near the largest and the sum of
- * exponentials, and for the results. */
+ * exponentials, and for the results. Then the next row is asked for. */
 MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool bf16,
                             const bool stream)
 {
     _Alignas(64) float kept[KEPT];
+    const int64_t ahead = s->width * (bf16 ? 2 : 4) <= NEAR_BYTES ? s->width : 32 * VL;
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(s->x, r, s->width, bf16);
         void *y = row_of_out(s->y, r, s->width, bf16);
         bool wide = s->width > KEPT;
-        int64_t head = row_head(y, s->width, bf16, stream), i = head;
+        int64_t head = stream ? row_head(y, s->width, bf16) : 0, i = head;
         float center = -FLT_MAX, sum = 0;
+        bool infinite = false;
         if (wide) {
             MX_SIMD_NAME(mx_reduce).row_exps((mx_array){(void *)x, s->dtype}, s->width, &center, &sum);
         } else {
             center = row_max(x, s->width, bf16);
+            infinite = center > FLT_MAX;
             sum = row_sum_exp(x, s->width, vf_set1(center), kept, log, bf16);
         }
-        vf largest = vf_set1(center), k = vf_set1(!isfinite(sum) ? NAN : log ? logf(sum) : 1.0f / sum);
+        float factor = !isfinite(sum) ? NAN : log ? logf(sum) : 1.0f / sum;
+        if (s->scale) {
+            factor = infinite || isinf(sum) ? 0 : factor * s->scale[r];
+            center = fminf(center, FLT_MAX);
+        }
+        vf largest = vf_set1(center), k = vf_set1(factor);
         part_values(x, y, 0, head, largest, k, log, bf16);
         const bool in_order = !bf16 || head == 0; /* not with the pairs of row_get() cut elsewhere */
         const int64_t end = s->width / (4 * VL) * (4 * VL);
@@ -114,7 +118,7 @@ MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, co
         }
         for (; i + 4 * VL <= s->width; i += 4 * VL) {
             vf v[4];
-            row_prefetch(x, i + 8 * VL, 4 * VL, bf16);
+            row_prefetch_later(x, i + ahead, 4 * VL, bf16);
             row_get(x, i, v, bf16);
             row_get(x, i + 2 * VL, v + 2, bf16);
             for (int u = 0; u < 4; u++)
@@ -178,7 +182,7 @@ MX_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, c
         const void *y = row_of(s->y, r, s->width, bf16), *dy = row_of(s->dy, r, s->width, bf16);
         void *dx = row_of_out(s->dx, r, s->width, bf16);
         vf sum = vf_set1(row_gradient_sum(y, dy, s->width, log, bf16));
-        int64_t head = row_head(dx, s->width, bf16, stream), i = head;
+        int64_t head = stream ? row_head(dx, s->width, bf16) : 0, i = head;
         part_gradients(y, dy, dx, 0, head, sum, log, bf16);
         for (; i + 2 * VL <= s->width; i += 2 * VL) {
             row_prefetch(y, s->width + i, 2 * VL, bf16);
@@ -228,24 +232,20 @@ MX_INLINE vf load_column(const void *x, int64_t i, int64_t left, const bool bf16
     return left >= VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
 }
 
-/* Asks for what is read two rows later. */
-MX_INLINE void prefetch_column(const mx_softmax *s, const void *x, int64_t at, const bool bf16)
-{
-    row_prefetch(x, at + 2 * s->inner, 2 * VL, bf16);
-}
-
+/* Numbers of columns are arranged as row_get() has the columns. */
 MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
                                   const bool log, const bool bf16, const bool stream)
 {
+    const int64_t ahead = rows_ahead(s->inner, n, bf16);
     for (int64_t i = 0; i < s->width; i++, at += s->inner) {
         int64_t c = 0;
         for (; c + 2 * VL <= n; c += 2 * VL) {
             vf v[2];
-            prefetch_column(s, s->x, at + c, bf16);
+            row_prefetch(s->x, at + ahead + c, 2 * VL, bf16);
+            row_get(s->x, at + c, v, bf16);
             for (int u = 0; u < 2; u++)
-                v[u] = row_value(row_load(s->x, at + c + u * VL, bf16) - vf_load(center + c + u * VL),
-                                 vf_load(factor + c + u * VL), log, bf16);
-            row_store2(s->y, at + c, v[0], v[1], bf16, stream);
+                v[u] = row_value(v[u] - vf_load(center + c + u * VL), vf_load(factor + c + u * VL), log, bf16);
+            row_put(s->y, at + c, v, bf16, stream);
         }
         for (; c < n; c += VL) {
             int64_t left = lanes_left(n, c);
@@ -259,11 +259,20 @@ MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, co
 MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum, const bool log,
                                const bool bf16)
 {
+    const int64_t ahead = rows_ahead(s->inner, n, bf16);
     for (int64_t i = 0; i < height; i++, at += s->inner) {
-        for (int64_t c = 0; c < n; c += VL) {
+        int64_t c = 0;
+        for (; c + 2 * VL <= n; c += 2 * VL) {
+            vf y[2], dy[2];
+            row_prefetch(s->y, at + ahead + c, 2 * VL, bf16);
+            row_prefetch(s->dy, at + ahead + c, 2 * VL, bf16);
+            row_get(s->y, at + c, y, bf16);
+            row_get(s->dy, at + c, dy, bf16);
+            for (int u = 0; u < 2; u++)
+                vf_store(sum + c + u * VL, gradient_term(vf_load(sum + c + u * VL), y[u], dy[u], log));
+        }
+        for (; c < n; c += VL) {
             int64_t left = lanes_left(n, c);
-            row_prefetch(s->y, at + 2 * s->inner + c, VL, bf16);
-            row_prefetch(s->dy, at + 2 * s->inner + c, VL, bf16);
             vf y = load_column(s->y, at + c, left, bf16), dy = load_column(s->dy, at + c, left, bf16);
             vf_store_part(sum + c, gradient_term(vf_load_part(sum + c, left), y, dy, log), left);
         }
@@ -273,16 +282,18 @@ MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, 
 MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *sum, const bool log,
                                    const bool bf16, const bool stream)
 {
+    const int64_t ahead = rows_ahead(s->inner, n, bf16);
     for (int64_t i = 0; i < s->width; i++, at += s->inner) {
         int64_t c = 0;
         for (; c + 2 * VL <= n; c += 2 * VL) {
-            vf d[2];
-            prefetch_column(s, s->y, at + c, bf16);
-            prefetch_column(s, s->dy, at + c, bf16);
+            vf y[2], d[2];
+            row_prefetch(s->y, at + ahead + c, 2 * VL, bf16);
+            row_prefetch(s->dy, at + ahead + c, 2 * VL, bf16);
+            row_get(s->y, at + c, y, bf16);
+            row_get(s->dy, at + c, d, bf16);
             for (int u = 0; u < 2; u++)
-                d[u] = gradient(row_load(s->y, at + c + u * VL, bf16), row_load(s->dy, at + c + u * VL, bf16),
-                                vf_load(sum + c + u * VL), log, bf16);
-            row_store2(s->dx, at + c, d[0], d[1], bf16, stream);
+                d[u] = gradient(y[u], d[u], vf_load(sum + c + u * VL), log, bf16);
+            row_put(s->dx, at + c, d, bf16, stream);
         }
         for (; c < n; c += VL) {
             int64_t left = lanes_left(n, c);
@@ -303,6 +314,9 @@ MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, c
 MX_INLINE void forward_columns_of(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
                                   bool stream, const bool log, const bool bf16)
 {
+    float arranged[2][MX_SOFTMAX_COLUMNS];
+    center = row_arranged(center, arranged[0], n, bf16);
+    factor = row_arranged(factor, arranged[1], n, bf16);
     stream ? forward_columns_as(s, at, n, center, factor, log, bf16, true)
            : forward_columns_as(s, at, n, center, factor, log, bf16, false);
 }

@@ -1,6 +1,9 @@
 #include "kernels/context.h"
 
 #include "kernels/simd/rows.h"
+#include "kernels/simd/transpose.h"
+
+#include <math.h>
 
 /* Which lanes are beyond the bound; NaN is. */
 MX_INLINE uint32_t lanes_beyond(vf x, vf bound, const bool below)
@@ -39,4 +42,106 @@ int64_t MX_SIMD_NAME(mx_beyond)(const void *x, mx_dtype dtype, int64_t from, int
     if (mx_is_bf16(dtype))
         return below ? find(x, true, from, n, bound, true) : find(x, true, from, n, bound, false);
     return below ? find(x, false, from, n, bound, true) : find(x, false, from, n, bound, false);
+}
+
+/* ---- the best of short lines, each in a lane ---- */
+
+/* Numbers as integers in the order of the results: the greatest first, NaN as the greatest number, -0 as 0; with
+ * `smallest`, the other way around. None is INT32_MIN. */
+MX_INLINE vi key_of(vf x, const bool smallest)
+{
+    vi bits = vf_bits(x), size = vi_and(bits, vi_set1(INT32_MAX)), key = vi_xor(bits, vi_shr(vi_sar(bits, 31), 1));
+    vf whole = vf_select(vi_gt(size, vi_set1(0)), vi_float(key), vf_zero());
+    whole = vf_select(vi_gt(size, vi_set1(0x7f800000)), vf_set1(NAN), whole);
+    return smallest ? vi_xor(vf_bits(whole), vi_set1(-1)) : vf_bits(whole);
+}
+
+/* The k best so far of VL lines, the best first. */
+typedef struct best {
+    vi key[MX_BEST_K], id[MX_BEST_K];
+} best;
+
+/* Puts an element of each line in its place. Elements come in the order of their ids, so equal ones stay behind. */
+MX_INLINE void insert(best *b, const int k, vi key, vi id)
+{
+    vm before[MX_BEST_K];
+    before[k - 1] = vi_gt(key, b->key[k - 1]);
+    if (!vm_any(before[k - 1]))
+        return;
+#pragma GCC unroll 16
+    for (int s = k - 1; s > 0; s--) {
+        before[s - 1] = vi_gt(key, b->key[s - 1]);
+        vf k_new = vf_select(before[s - 1], vi_float(b->key[s - 1]), vi_float(key));
+        vf id_new = vf_select(before[s - 1], vi_float(b->id[s - 1]), vi_float(id));
+        b->key[s] = vf_bits(vf_select(before[s], k_new, vi_float(b->key[s])));
+        b->id[s] = vf_bits(vf_select(before[s], id_new, vi_float(b->id[s])));
+    }
+    b->key[0] = vf_bits(vf_select(before[0], vi_float(key), vi_float(b->key[0])));
+    b->id[0] = vf_bits(vf_select(before[0], vi_float(id), vi_float(b->id[0])));
+}
+
+/* Of VL lines; those beyond `lines` are the last one again. `ids` gets k for each line. */
+MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int64_t n, const int k, const bool smallest,
+                             int32_t ids[MX_BEST_K][VL])
+{
+    best b;
+    for (int s = 0; s < k; s++)
+        b.key[s] = b.id[s] = vi_set1(INT32_MIN);
+    for (int64_t i = 0; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf square[VL];
+        for (int64_t l = 0; l < VL; l++) {
+            int64_t at = mx_min(l, lines - 1) * n + i;
+            square[l] = left == VL ? row_load(x, at, bf16) : row_load_part(x, at, left, bf16);
+        }
+        transpose(square);
+        for (int64_t e = 0; e < left; e++)
+            insert(&b, k, key_of(square[e], smallest), vi_set1((int32_t)(i + e)));
+    }
+    for (int s = 0; s < k; s++)
+        vi_store(ids[s], b.id[s]);
+}
+
+MX_INLINE void best_as(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const int room,
+                       const bool smallest, void *values, int32_t *ids)
+{
+    int32_t own[MX_BEST_K][VL];
+    for (int64_t line = 0; line < lines; line += VL) {
+        const char *from = (const char *)x + line * n * (bf16 ? 2 : 4);
+        int64_t count = mx_min(VL, lines - line);
+        best_of_lines(from, bf16, count, n, room, smallest, own);
+        for (int64_t l = 0; l < count; l++)
+            for (int64_t i = 0; i < k; i++) {
+                int64_t to = (line + l) * k + i, at = l * n + own[i][l];
+                if (ids)
+                    ids[to] = own[i][l];
+                if (values && bf16)
+                    ((mx_bf16 *)values)[to] = ((const mx_bf16 *)from)[at];
+                else if (values)
+                    ((float *)values)[to] = ((const float *)from)[at];
+            }
+    }
+}
+
+MX_INLINE void best_in(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const bool smallest,
+                       void *values, int32_t *ids)
+{
+    if (k <= 2)
+        best_as(x, bf16, lines, n, k, 2, smallest, values, ids);
+    else if (k <= 4)
+        best_as(x, bf16, lines, n, k, 4, smallest, values, ids);
+    else if (k <= 8)
+        best_as(x, bf16, lines, n, k, 8, smallest, values, ids);
+    else
+        best_as(x, bf16, lines, n, k, MX_BEST_K, smallest, values, ids);
+}
+
+void MX_SIMD_NAME(mx_best)(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest,
+                           void *values, int32_t *ids)
+{
+    if (mx_is_bf16(dtype))
+        smallest ? best_in(x, true, lines, n, k, true, values, ids) : best_in(x, true, lines, n, k, false, values, ids);
+    else
+        smallest ? best_in(x, false, lines, n, k, true, values, ids)
+                 : best_in(x, false, lines, n, k, false, values, ids);
 }

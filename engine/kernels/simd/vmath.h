@@ -94,6 +94,21 @@ MX_INLINE vf vf_log(bool fast, vf x)
     return vf_log_elsewhere(y, x);
 }
 
+/* 1 / sqrt(x); with AVX-512 and for bf16 to 1e-8, by a step of Newton's from an estimate, which is the result where it
+ * is 0 or infinite. */
+MX_INLINE vf vf_rsqrt(bool fast, vf x)
+{
+    (void)fast;
+#if MX_SIMD_512
+    if (fast) {
+        vf y = _mm512_rsqrt14_ps(x), step = vf_fma(x * y, vf_zero() - y, vf_set1(1.0f));
+        vf better = vf_fma(step, y * vf_set1(0.5f), y);
+        return vf_select(vf_is_nan(better), y, better);
+    }
+#endif
+    return vf_set1(1.0f) / vf_sqrt(x);
+}
+
 /* tanh x below VF_TANH_SMALL in magnitude, where 1 - 2 / (e^2x + 1) would cancel. Coefficients: Cephes tanhf (Moshier,
  * netlib). */
 #define VF_TANH_SMALL 0.625f

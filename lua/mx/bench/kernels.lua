@@ -12,6 +12,7 @@ local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
 local moves = require "mx.bench.moves"
+local reductions = require "mx.bench.reductions"
 local util = require "mx.util"
 local windows = require "mx.bench.windows"
 
@@ -228,44 +229,6 @@ local function add_streams(list)
     end)
 end
 
--- Adds a kernel on a matrix of `width` columns, in f32 and bf16; `text` says what about it varies.
-local function add_matrix(list, op, text, width, call)
-    for _, dtype in ipairs { "f32", "bf16" } do
-        local function rows(check)
-            return check and 7 or stream_bytes // ((dtype == "f32" and 4 or 2) * width)
-        end
-        list[#list + 1] = {
-            kernel = op, shape = ("%s %s"):format(sizes(rows(), width), text), dtype = dtype, unit = "B/s",
-            ops = { [op] = true },
-            make = function(check)
-                local x = randn(1, { rows(check), width }, dtype)
-                return function() return call(x) end
-            end,
-        }
-    end
-end
-
--- Adds reductions, orders and flips.
-local function add_matrices(list)
-    for _, op in ipairs {
-        "sum", "max", "min", "argmax", "all", "var", "norm", "logsumexp", "cumsum", "softmax", "flip",
-    } do
-        for dim = 1, 2 do
-            add_matrix(list, op, "dim " .. dim, 4096, function(x) return mx[op](x, { dim = dim }) end)
-        end
-    end
-    add_matrix(list, "topk", "k 50", 50257, function(x) return mx.topk(x, { k = 50 }) end)
-    add_matrix(list, "topk", "k 8", 64, function(x) return mx.topk(x, { k = 8 }) end)
-    add_matrix(list, "sort", "", 4096, function(x) return mx.sort(x) end)
-    add_matrix(list, "argsort", "", 4096, function(x) return mx.argsort(x) end)
-    add_matrix(list, "softmax", "", 50257, function(x) return mx.softmax(x) end)
-    add_matrix(list, "log_softmax", "", 4096, function(x) return mx.log_softmax(x) end)
-    add_stream(list, "argsort", "i32", function(n) -- the experts that tokens are for
-        local ids = mx.randint({ n }, { high = 64, seed = 3 })
-        return function() return mx.argsort(ids) end
-    end)
-end
-
 -- Functions of one, two and three streams, and losses.
 local function add_pointwise(list)
     local function add(op, dtype, run, a_dtype, b_dtype)
@@ -278,17 +241,19 @@ local function add_pointwise(list)
             return function() return run(a, b) end
         end)
     end
-    for op in ("erf tanh log log1p expm1 floor ceil round sign softplus elu leaky_relu"):gmatch "%S+" do
+    local unary = "exp log log1p expm1 erf tanh softplus elu leaky_relu rsqrt sin cos floor ceil round sign isfinite"
+    for op in unary:gmatch "%S+" do
         add(op, "f32", function(x) return mx[op](x) end)
         add(op, "bf16", function(x) return mx[op](x) end)
     end
     add("clamp", "f32", function(x) return mx.clamp(x, { min = 0.5, max = 2 }) end)
-    add("isfinite", "f32>u8", function(x) return mx.isfinite(x) end, "f32", "f32")
     add("power", "f32", mx.power)
     add("power", "bf16", mx.power)
     add("lerp", "f32", function(a, b) return mx.lerp(a, b, { weight = 0.3 }) end)
-    add("mul", "u8xf32", mx.mul, "u8", "f32")
     for _, dtype in ipairs { "f32", "bf16" } do
+        add("mul", "u8x" .. dtype, mx.mul, "u8", dtype)
+        add("isnan", dtype, mx.isnan)
+        add("ne", dtype, mx.ne)
         add("masked_fill", dtype, function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", dtype)
         add("maximum", dtype, mx.maximum)
         add("div", dtype, mx.div)
@@ -417,7 +382,7 @@ local function all_cases(o)
     add_convolutions(list)
     windows.add(list, stream_bytes)
     moves.add(list, stream_bytes)
-    add_matrices(list)
+    reductions.add(list, stream_bytes)
     add_pointwise(list)
     local seen, kept = {}, {}
     for _, case in ipairs(list) do

@@ -22,6 +22,8 @@ end
 
 -- Those of one matrix: {operation, what varies, call}.
 local MATRICES = {
+    { "flip", "dim 1", function(x) return mx.flip(x, { dim = 1 }) end },
+    { "flip", "dim 2", function(x) return mx.flip(x, { dim = 2 }) end },
     { "roll", "", function(x) return mx.roll(x, { shift = 5, dim = 2 }) end },
     { "pad", "", function(x) return mx.pad(x, { before = { 0, 3 }, after = { 1, 5 } }) end },
     { "tril", "", mx.tril },

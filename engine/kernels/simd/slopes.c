@@ -1,0 +1,173 @@
+/* Gradients of reductions in vectors. */
+#include "kernels/context.h"
+
+#include "kernels/simd/rows.h"
+
+MX_INLINE vf count_equal(vf count, vf x, vf value)
+{
+    return count + vf_select(vf_equal(x, value), vf_set1(1.0f), vf_zero());
+}
+
+MX_INLINE float row_equal_as(const bool bf16, const void *x, int64_t n, float value)
+{
+    vf c = vf_set1(value), count[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        row_get4(x, i, v, bf16);
+        for (int u = 0; u < 4; u++)
+            count[u] = count_equal(count[u], v[u], c);
+    }
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf one = count_equal(vf_zero(), row_load_part(x, i, left, bf16), c);
+        count[0] = count[0] + vf_select(vm_first(left), one, vf_zero());
+    }
+    return vf_sum((count[0] + count[1]) + (count[2] + count[3]));
+}
+
+static float row_equal(mx_array x, int64_t n, float value)
+{
+    return mx_is_bf16(x.dtype) ? row_equal_as(true, x.data, n, value) : row_equal_as(false, x.data, n, value);
+}
+
+/* Four rows at a time, so that counts are read and written once for four loads of x. */
+MX_INLINE void rows_equal_as(const bool bf16, float *count, const void *x, int64_t n, int64_t stride, int64_t width,
+                             const float *value)
+{
+    const int64_t ahead = rows_ahead(stride, width, bf16);
+    int64_t together;
+    for (int64_t i = 0; i < n; i += together) {
+        int64_t at = i * stride, j = 0;
+        together = i + 4 <= n ? 4 : 1;
+        for (; together == 4 && j + VL <= width; j += VL) {
+            vf a = vf_load(count + j), c = vf_load(value + j);
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++) {
+                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
+                a = count_equal(a, row_load(x, at + r * stride + j, bf16), c);
+            }
+            vf_store(count + j, a);
+        }
+        for (; j < width; j += VL) {
+            int64_t left = lanes_left(width, j);
+            vf a = vf_load_part(count + j, left), c = vf_load_part(value + j, left);
+            for (int64_t r = 0; r < together; r++)
+                a = count_equal(a, row_load_part(x, at + r * stride + j, left, bf16), c);
+            vf_store_part(count + j, a, left);
+        }
+    }
+}
+
+static void rows_equal(float *count, mx_array x, int64_t n, int64_t stride, int64_t width, const float *value)
+{
+    mx_is_bf16(x.dtype) ? rows_equal_as(true, count, x.data, n, stride, width, value)
+                        : rows_equal_as(false, count, x.data, n, stride, width, value);
+}
+
+/* ---- their gradients ---- */
+
+/* Calls `function` with what is computed and the dtype as constants. */
+#define FOR_EACH_ABOUT(function, what, bf16, ...)                                                                      \
+    if (what == MX_SQUARES_ABOUT)                                                                                      \
+        return bf16 ? function(MX_SQUARES_ABOUT, true, __VA_ARGS__) : function(MX_SQUARES_ABOUT, false, __VA_ARGS__);  \
+    return bf16 ? function(MX_EQUAL_ABOUT, true, __VA_ARGS__) : function(MX_EQUAL_ABOUT, false, __VA_ARGS__);
+
+MX_INLINE vf slope(mx_about what, vf x, vf center, vf factor)
+{
+    if (what == MX_SQUARES_ABOUT)
+        return (x - center) * factor;
+    return vf_select(vf_equal(x, center), factor, vf_zero());
+}
+
+MX_INLINE void part_slopes(mx_about what, const bool bf16, const void *x, void *y, int64_t i, int64_t end, vf center,
+                           vf factor)
+{
+    for (; i < end; i += VL) {
+        int64_t left = lanes_left(end, i);
+        row_store_part(y, i, slope(what, row_load_part(x, i, left, bf16), center, factor), left, bf16);
+    }
+}
+
+MX_INLINE void row_slopes_as(mx_about what, const bool bf16, const void *x, int64_t n, float center, float factor,
+                             void *y, const bool stream)
+{
+    vf c = vf_set1(center), f = vf_set1(factor);
+    int64_t i = stream ? row_head(y, n, bf16) : 0;
+    part_slopes(what, bf16, x, y, 0, i, c, f);
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        row_prefetch_later(x, n + i, 4 * VL, bf16);
+        row_get4(x, i, v, bf16);
+        for (int u = 0; u < 4; u++)
+            v[u] = slope(what, v[u], c, f);
+        row_put(y, i, v, bf16, stream);
+        row_put(y, i + 2 * VL, v + 2, bf16, stream);
+    }
+    part_slopes(what, bf16, x, y, i, n, c, f);
+}
+
+MX_INLINE void row_slopes_of(mx_about what, const bool bf16, const void *x, int64_t n, float center, float factor,
+                             void *y, bool stream)
+{
+    stream ? row_slopes_as(what, bf16, x, n, center, factor, y, true)
+           : row_slopes_as(what, bf16, x, n, center, factor, y, false);
+    if (stream)
+        _mm_sfence();
+}
+
+static void row_slopes(mx_about what, mx_array x, int64_t n, float center, float factor, void *y, bool stream)
+{
+    bool bf16 = mx_is_bf16(x.dtype);
+    FOR_EACH_ABOUT(row_slopes_of, what, bf16, x.data, n, center, factor, y, stream)
+}
+
+MX_INLINE void rows_slopes_as(mx_about what, const bool bf16, const void *x, int64_t n, int64_t stride, int64_t width,
+                              const float *center, const float *factor, void *y, const bool stream)
+{
+    const int64_t ahead = rows_ahead(stride, width, bf16);
+    for (int64_t i = 0, at = 0; i < n; i++, at += stride) {
+        int64_t j = 0;
+        for (; j + 2 * VL <= width; j += 2 * VL) {
+            vf v[2];
+            row_prefetch(x, at + ahead + j, 2 * VL, bf16);
+            row_get(x, at + j, v, bf16);
+            for (int u = 0; u < 2; u++)
+                v[u] = slope(what, v[u], vf_load(center + j + u * VL), vf_load(factor + j + u * VL));
+            row_put(y, at + j, v, bf16, stream);
+        }
+        for (; j < width; j += VL) {
+            int64_t left = lanes_left(width, j);
+            vf v = slope(what, row_load_part(x, at + j, left, bf16), vf_load_part(center + j, left),
+                         vf_load_part(factor + j, left));
+            row_store_part(y, at + j, v, left, bf16);
+        }
+    }
+}
+
+MX_INLINE void rows_slopes_of(mx_about what, const bool bf16, const void *x, int64_t n, int64_t stride, int64_t width,
+                              const float *center, const float *factor, void *y, bool stream)
+{
+    float arranged[2][MX_SLOPE_COLUMNS];
+    const float *numbers[2] = {row_arranged(center, arranged[0], width, bf16),
+                               row_arranged(factor, arranged[1], width, bf16)};
+    stream ? rows_slopes_as(what, bf16, x, n, stride, width, numbers[0], numbers[1], y, true)
+           : rows_slopes_as(what, bf16, x, n, stride, width, numbers[0], numbers[1], y, false);
+    if (stream)
+        _mm_sfence();
+}
+
+static void rows_slopes(mx_about what, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center,
+                        const float *factor, void *y, bool stream)
+{
+    bool bf16 = mx_is_bf16(x.dtype);
+    FOR_EACH_ABOUT(rows_slopes_of, what, bf16, x.data, n, stride, width, center, factor, y, stream)
+}
+
+const mx_slope_paths MX_SIMD_NAME(mx_slopes) = {
+    .row_equal = row_equal,
+    .rows_equal = rows_equal,
+    .row_slopes = row_slopes,
+    .rows_slopes = rows_slopes,
+};

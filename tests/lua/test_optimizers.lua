@@ -129,6 +129,13 @@ function TestOptions.test_rate()
         .. "scale", mx.optim.sgd, {}, { groups = { { lr = 1 } } })
 end
 
+-- A loss of other parameters, or a step before backward.
+function TestOptions.test_a_step_without_gradients_is_an_error()
+    local optimizer = mx.optim.sgd(parameters())
+    lu.assertErrorMsgContains("no parameter has a gradient; call mx.backward(loss) before", optimizer.step, optimizer)
+    lu.assertEquals({ optimizer.steps, mx.optim.sgd({}):step() }, { 0, 0 })
+end
+
 -- A group's scale is a rate of its own, and its weight decay, too; what no group names has the optimizer's.
 function TestOptions.test_groups()
     local params, by_rate = parameters(), parameters()

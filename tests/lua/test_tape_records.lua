@@ -219,7 +219,7 @@ function TestRecords.test_what_opens_and_closes_scopes_forgets_no_earlier_record
         scope = function() mx.scope(function() return 1 end) end,
         logging = function(h) mx.scope(function() return h:mean():item() end) end,
         parameter = function() mx.nn.parameter({}, "new", { 2 }) end,
-        optimizer = function() optimizer:step() end,
+        optimizer = function() optimizer:zero_grad() end,
         update = function()
             mx.backward((other * 3):sum())
             optimizer:step()

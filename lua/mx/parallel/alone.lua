@@ -37,6 +37,7 @@ Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, sec
 Alone.whole_update, Alone.own_update = second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 Alone.gather_once = nothing
+Alone.of_chunk = first -- there is one chunk, with all parameters
 Alone.uneven = nothing -- nil: nothing is split
 
 function Alone.is_shared()

@@ -300,8 +300,8 @@ local function update(self, name, values, grad, o)
 end
 
 --- Updates the parameters with the accumulated gradients and clears these. Parameters without a gradient stay
---- unchanged. Clipping is part of the update. If the norm is not finite or above `most`, nothing is changed and the
---- caller must act. Collective on a mesh.
+--- unchanged; if none has one, that is an error, except on a mesh. Clipping is part of the update. If the norm is not
+--- finite or above `most`, nothing is changed and the caller must act. Collective on a mesh.
 ---@param most? number
 ---@return number norm of the gradients before clipping
 function Optimizer:step(most)
@@ -312,6 +312,10 @@ function Optimizer:step(most)
         if grad then
             grads[name] = clamp(parallel:updated_gradient(name, grad), self.options.clip_value)
         end
+    end
+    if not next(grads) and next(self.params) and parallel == mx.parallel.alone and not most then
+        error("optimizer:step(): no parameter has a gradient; call mx.backward(loss) before, with a loss that depends "
+            .. "on them", 2)
     end
     local norm, clip, scale = optim.norm(grads, parallel), self.options.clip, 1
     if clip > 0 and norm > clip then

@@ -231,7 +231,7 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         CHECK(!mx_gather_run(&g, y, x, 4) && !mx_gather_run(&g, half_y, half_x, 2), "%s: an index outside", isa);
         index[count - 1] = kept;
     }
-    right = mx_gather_run(&g, y, x, 4);
+    CHECK(mx_gather_run(&g, y, x, 4), "%s: gather along %d once more", isa, dim);
     free(half_x), free(half_y);
     memset(x, 0, (size_t)x_count * sizeof *x);
     CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}) == MX_OK,

@@ -212,8 +212,8 @@ static void test_scale(const char *isa)
 /* A row that all threads share has the same bits on any number of them; so has its logarithm. */
 static void test_long_row(const char *isa)
 {
-    for (int kind = 0; kind < 4; kind++) {
-        problem p = {1, (1 << 18) + 1000, kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, 3};
+    for (int kind = 0; kind < 2; kind++) {
+        problem p = {1, (1 << 18) + 1000, kind ? MX_BF16 : MX_F32, kind != 0, 3};
         void *x = make_values(p.width, p.dtype, -3, 3), *y = make_values(p.width, p.dtype, 0, 1);
         void *alone = make_values(p.width, p.dtype, 0, 1);
         int threads = omp_get_max_threads();

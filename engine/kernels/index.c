@@ -292,6 +292,8 @@ mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_arr
     int64_t bands = mx_ceil_div(j.l.inner, COLUMNS), room = j.limit * mx_min(COLUMNS, j.l.inner);
     int64_t bytes = (is_large(&j) ? omp_get_max_threads() : 1) * room * (int64_t)sizeof(double);
     double *sums;
+    if (!to.data) /* it has no elements */
+        return MX_OK;
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
     memset(sums, 0, (size_t)bytes);
     j.start = x.data;

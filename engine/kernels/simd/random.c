@@ -110,7 +110,6 @@ MX_INLINE void drop_some(vi halves, vi threshold, vf scale, const char *x, char 
                          bool *tie)
 {
     vf a, b;
-    vi both = vi_set1(0);
 #if MX_SIMD_512
     __mmask32 keep = _mm512_cmpge_epu16_mask(halves, threshold);
     *tie = *tie || _mm512_cmpeq_epi16_mask(halves, threshold) != 0;
@@ -120,7 +119,7 @@ MX_INLINE void drop_some(vi halves, vi threshold, vf scale, const char *x, char 
 #endif
     if (bf16) {
         vf_split_bf16((const mx_bf16 *)x, &a, &b);
-        both = vf_join_bf16(a * scale, b * scale);
+        vi both = vf_join_bf16(a * scale, b * scale);
 #if MX_SIMD_512
         both = _mm512_maskz_mov_epi16(keep, both);
 #else

@@ -20,7 +20,8 @@ for op, forward in ("max_grad/max norm_grad/norm var_grad/var logsumexp_grad/log
         return mx[op](x, y, o)
     end, function(x, o) return mx[forward](x, o) end }
 end
-ALONG[#ALONG + 1] = { "softmax_grad", function(x, o) return mx.softmax_grad(x, x, o) end }
+ALONG[#ALONG + 1] = { "softmax_grad", function(x, o, y) return mx.softmax_grad(x, y, o) end,
+    function(x) return x:clone() end } -- one tensor for both inputs would be read once, and counted twice
 
 -- Others of one matrix: {operation, what varies, columns, call}.
 local MATRICES = {

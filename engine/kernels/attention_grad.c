@@ -392,8 +392,8 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
 
 mx_status mx_attention_backward(const mx_attention *a)
 {
-    /* In proportion to the width, so that wide heads have as many rows for each time that a panel is packed: with 2 MiB,
-     * heads of 256 take 1.15 times as long. */
+    /* In proportion to the width, so that wide heads have as many rows for each time that a panel is packed: with 2
+     * MiB, heads of 256 take 1.15 times as long. */
     int64_t widths = mx_max(a->head_dim + a->value_dim, 128);
     return mx_attention_backward_by(mx_attention_path_of(a), a, MX_ATTENTION_SCRATCH / 128 * widths, MX_ATTENTION_SUMS);
 }

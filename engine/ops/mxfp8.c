@@ -1,6 +1,7 @@
 /* Products in MXFP8, as Transformer Engine's MXFP8BlockScaling computes them: both operands are rounded to e4m3, and 32
- * neighbours along the dimension that is summed share a scale, a power of two. Forward and both gradients sum along
- * other dimensions, so each quantizes its operands anew, from what they were before. */
+ * neighbours along the dimension that is summed share a scale, a power of two. The forward product and both gradients
+ * sum along different dimensions. Each therefore quantizes the unquantized operands itself: codes of another product
+ * have scales along the wrong dimension. */
 #include "core/scope.h"
 #include "ops/quantize.h"
 #include "ops/rows.h"

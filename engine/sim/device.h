@@ -35,8 +35,8 @@ mx_status mx_sim_start(const mx_sim_pod *pod, int rank);
 void mx_sim_stop(void);
 
 /* Adds a chip beside those that have been started, in a context of its own, and makes it current: `number`, from 0, is
- * for mx_sim_use, which makes it current again. Chips do not wait for each other. All end at mx_sim_stop.
- * MX_ERR_VALUE: there is no such number. */
+ * for mx_sim_use, which makes it current again, or fails with MX_ERR_VALUE if no chip has that number. Chips do not
+ * wait for each other. All end at mx_sim_stop. */
 mx_status mx_sim_add(const mx_sim_pod *pod, int rank, int *number);
 mx_status mx_sim_use(int number);
 bool mx_sim_is_on(void);

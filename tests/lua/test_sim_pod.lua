@@ -232,7 +232,7 @@ function TestPod.test_again_begins_anew()
     lu.assertEquals(mx.ranks(), 16)
 end
 
--- What reads or wants values says that there are none, and a failure there is told as on any device.
+-- Functions that need the values of tensors refuse simulated ones. Errors of ranks are reported as on the host.
 function TestPod.test_what_needs_values()
     local words = { "hardware=v5e-8" }
     lu.assertErrorMsgContains("'hardware=v5e-8' on the command line: hardware: a simulated chip has no values",

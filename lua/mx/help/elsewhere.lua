@@ -272,7 +272,7 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             .. "arctanh, angle", "no inverse trigonometric functions of tensors; mx.custom makes one of mx functions" },
         { "erfinv, special.erfinv, lgamma, digamma, polygamma, special.gammaln, special.bessel_j0, special.zeta, "
             .. "i0, igamma, igammac, mvlgamma, gcd, lcm, frexp, nextafter",
-            "no such special functions; erf, exp, log1p and expm1 are there" },
+            "not here; mx has erf, exp, log1p and expm1, and mx.custom makes others of mx functions" },
         { "linalg.eig, linalg.eigvals, linalg.schur, lobpcg, linalg.ldl_factor, linalg.householder_product, geqrf",
             "no eigenvalues of matrices that are not symmetric; mx.linalg.eigh is for symmetric ones" },
         { "distributions.Beta, distributions.Gamma, distributions.Dirichlet, distributions.Poisson, poisson, "

@@ -185,7 +185,7 @@ const mx_op mx_op_full = {
     .attrs =
         (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(full_attr, shape), NAN, NULL, "shape of the result"},
                           {"dtype", MX_ATTR_DTYPE, offsetof(full_attr, dtype), MX_F32, NULL, "dtype of the result"},
-                          {"value", MX_ATTR_FLOAT, offsetof(full_attr, value), 0, NULL, "value of every element"},
+                          {"value", MX_ATTR_FLOAT, offsetof(full_attr, value), NAN, NULL, "value of every element"},
                           {0}},
     .attr_bytes = sizeof(full_attr),
     .infer = infer_full,

@@ -70,7 +70,10 @@ end
 ---@return mx.Tensor values
 ---@return mx.Tensor ids i32
 ---@return mx.Tensor counts i32
-function composed.unique(x)
+function composed.unique(x, ...)
+    if select("#", ...) > 0 then
+        error("mx.unique(t) takes no options; its values are those of all elements, not rows", 2)
+    end
     local n = x:numel()
     local flat = core.reshape(x:detach(), { n })
     if n == 0 then

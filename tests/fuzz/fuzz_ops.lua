@@ -155,7 +155,7 @@ end
 
 local MUST = {
     lr = true, step = true, dims = true, exponent = true, n = true, rate = true, seed = true, shape = true,
-    vocab = true, k = true, classes = true, shift = true,
+    vocab = true, k = true, classes = true, shift = true, value = true,
 }
 
 local WILD_SCALARS = { 0, 1, -1.5, 3e9, 1 << 31, 0 / 0, math.huge, math.mininteger, "text", true }

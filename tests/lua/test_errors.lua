@@ -223,6 +223,23 @@ function TestErrors.test_orders_and_indices()
     end)
 end
 
+-- What an operation cannot guess has no standard value.
+function TestErrors.test_values_must_be_given()
+    refused({ "full: attribute 'value' must be given: value of every element" }, function()
+        local t = mx.full { 2, 3 }
+        return t
+    end)
+    refused({ "full: attribute 'value' must be given" }, function()
+        local t = mx.full({ 2 }, { dtype = "i32" })
+        return t
+    end)
+    refused({ "fill: attribute 'value' must be given: the value" }, function()
+        local t = mx.fill(mx.ones(2))
+        return t
+    end)
+    refused({ "mx.unique(t) takes no options" }, function() return (mx.unique(mx.ones(2, 2), { dim = 1 })) end)
+end
+
 function TestErrors.test_arrangements()
     local x = mx.zeros { 2, 3 }
     local function wrong(part, op, options, t)

@@ -214,6 +214,31 @@ static int wrap(lua_State *L)
 
 /* ---- the machine ---- */
 
+/* Processor time is that of the calling thread, so it measures nothing where others take part. */
+static void check_one_thread(lua_State *L, bool processor, int64_t n)
+{
+    if (processor && n > 1)
+        luaL_error(L,
+                   "processor time is counted for one thread only, not for %d: start mxlua with --threads 1 or call "
+                   "mx.threads(1), or use the clock 'wall'",
+                   (int)n);
+}
+
+/* mx.clock([name]) -> "wall" or "processor": what mx.now(), profiles, traces and mx.peak count on this machine; sets it
+ * first if a name is given. */
+static int clock_in_use(lua_State *L)
+{
+    if (!lua_isnoneornil(L, 1)) {
+        const char *name = luaL_checkstring(L, 1);
+        bool processor = strcmp(name, "processor") == 0;
+        luaL_argcheck(L, processor || strcmp(name, "wall") == 0, 1, "expected 'wall' or 'processor'");
+        check_one_thread(L, processor, mx_threads());
+        mx_host_clock = processor ? mx_processor_now : mx_now;
+    }
+    lua_pushstring(L, mx_host_clock == mx_processor_now ? "processor" : "wall");
+    return 1;
+}
+
 /* mx.now() -> seconds of a monotonic clock; simulated time while a device is simulated. */
 static int now(lua_State *L)
 {
@@ -234,6 +259,7 @@ static int threads(lua_State *L)
 {
     if (!lua_isnoneornil(L, 1)) {
         lua_Integer n = luaL_checkinteger(L, 1);
+        check_one_thread(L, mx_host_clock == mx_processor_now, n);
         mxl_try(L, mx_threads_use(n < 0 || n > 1 << 20 ? 0 : (int)n));
     }
     lua_pushinteger(L, mx_threads());
@@ -290,6 +316,7 @@ static int peak(lua_State *L)
     luaL_argcheck(L, n_threads >= 1 && n_threads <= 1024, 1, "threads must be from 1 to 1024");
     luaL_argcheck(L, seconds > 0 && seconds <= 600, 1, "seconds must be above 0, and at most 600");
     luaL_argcheck(L, kind <= PEAK_COPY, 1, "kind must be 'fma', 'product' or 'copy'");
+    check_one_thread(L, mx_host_clock == mx_processor_now, n_threads);
     mx_status status = measure_peak((peak_kind)kind, dtype, (int)n_threads, seconds, &value);
     mx_cpu_flush_denormals();
     mxl_try(L, status);
@@ -430,6 +457,7 @@ int mxl_open_system(lua_State *L)
         {"info", info},
         {"peak", peak},
         {"isa", isa},
+        {"clock", clock_in_use},
         {"now", now},
         {"started", started},
         {"rank", rank},

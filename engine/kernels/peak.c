@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "kernels/peak.h"
 
+#include "core/clock.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
@@ -10,14 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* NULL: no kernel multiplies the dtype. */
 static const mx_peak_path *path_of(mx_isa isa, mx_dtype dtype)
@@ -35,14 +28,14 @@ const char *mx_peak_instruction(mx_isa isa, mx_dtype dtype)
 /* One run of all threads, each over the same number of rounds; the slowest ends it. */
 static double run_all(const mx_peak_path *path, int threads, int64_t rounds)
 {
-    double operations = 0, start = seconds_now();
+    double operations = 0, start = mx_host_clock();
 #pragma omp parallel num_threads(threads) reduction(+ : operations)
     {
         float result;
         operations += path->loop(rounds, &result);
         __asm__ volatile("" ::"x"(result));
     }
-    return operations / (seconds_now() - start);
+    return operations / (mx_host_clock() - start);
 }
 
 mx_status mx_peak_fma(mx_isa isa, mx_dtype dtype, int threads, double seconds, double *flops_per_s)
@@ -58,8 +51,8 @@ mx_status mx_peak_fma(mx_isa isa, mx_dtype dtype, int threads, double seconds, d
     if (threads < 1)
         return mx_fail(MX_ERR_VALUE, "peak: %d threads; expected at least 1", threads);
     float result;
-    double start = seconds_now(), operations = path->loop(FIRST_ROUNDS, &result);
-    double rounds_per_s = FIRST_ROUNDS / (seconds_now() - start);
+    double start = mx_host_clock(), operations = path->loop(FIRST_ROUNDS, &result);
+    double rounds_per_s = FIRST_ROUNDS / (mx_host_clock() - start);
     int64_t rounds = (int64_t)(rounds_per_s * seconds / RUNS) + 1;
     *flops_per_s = operations / FIRST_ROUNDS * rounds_per_s;
     if (threads > 1)
@@ -134,11 +127,11 @@ static double run_cached(const cached *c, int threads, int64_t rounds)
         failed += !a;
 #pragma omp barrier
 #pragma omp master
-        start = seconds_now();
+        start = mx_host_clock();
         if (a)
             multiply_cached(c, a, rounds);
     }
-    return failed ? 0 : operations_of(c) * threads * (double)rounds / (seconds_now() - start);
+    return failed ? 0 : operations_of(c) * threads * (double)rounds / (mx_host_clock() - start);
 }
 
 mx_status mx_peak_product(mx_dtype dtype, int threads, double seconds, double *flops_per_s)
@@ -166,14 +159,14 @@ mx_status mx_peak_product(mx_dtype dtype, int threads, double seconds, double *f
 
 static double copy_all(mx_peak_copy_path *copy, float *to, const float *from, int64_t n, int threads)
 {
-    double start = seconds_now();
+    double start = mx_host_clock();
 #pragma omp parallel num_threads(threads)
     {
         int64_t pieces = n / 64, part = omp_get_thread_num(), parts = omp_get_num_threads();
         int64_t begin = pieces * part / parts * 64, end = pieces * (part + 1) / parts * 64;
         copy(to + begin, from + begin, end - begin);
     }
-    return 2.0 * (double)n * sizeof *to / (seconds_now() - start);
+    return 2.0 * (double)n * sizeof *to / (mx_host_clock() - start);
 }
 
 mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
@@ -194,8 +187,8 @@ mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
     for (int64_t i = 0; i < n; i++)
         from[i] = to[i] = (float)i;
     *bytes_per_s = 0;
-    double start = seconds_now();
-    for (int run = 0; run < LEAST_RUNS || seconds_now() - start < seconds; run++) {
+    double start = mx_host_clock();
+    for (int run = 0; run < LEAST_RUNS || mx_host_clock() - start < seconds; run++) {
         double rate = copy_all(run % 2 ? mx_peak_copy_portable : mx_kernels_current()->peak_copy, to, from, n, threads);
         if (rate > *bytes_per_s)
             *bytes_per_s = rate;

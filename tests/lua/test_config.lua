@@ -395,6 +395,12 @@ function TestConfig.test_models_are_those_of_the_folder()
     lu.assertTrue(#names >= 10)
     lu.assertErrorMsgContains("no model 'tini'", mx.kernels.run, { "model=tini" })
     lu.assertErrorMsgContains("mib=0: expected 1 to 4096 MiB", mx.kernels.run, { "mib=0" })
+    lu.assertErrorMsgContains("clock=sun: expected wall or processor", mx.kernels.run, { "clock=sun" })
+    local threads = mx.threads()
+    mx.threads(2)
+    lu.assertErrorMsgContains("clock=processor: the time of one thread is counted, and 2 are in use", mx.kernels.run,
+        { "clock=processor" })
+    mx.threads(threads)
     lu.assertErrorMsgContains("model=deepseek2-16b: the products of latent attention are not listed here",
         mx.kernels.run, { "model=deepseek2-16b" })
 end

@@ -224,6 +224,37 @@ function TestTrace.test_strings_are_escaped()
     lu.assertEquals(tracks[1][1].event.name, 'a "quoted" \\ name\n\1 with \u{FFFD} and é')
 end
 
+-- A program that sleeps takes no processor time, one that computes does.
+function TestTrace.test_processor_time()
+    local threads = mx.threads()
+    mx.threads(1)
+    lu.assertEquals(mx.clock(), "wall")
+    lu.assertEquals(mx.clock("processor"), "processor")
+    local start = mx.now()
+    os.execute("sleep 0.3")
+    lu.assertTrue(mx.now() - start < 0.15)
+    start = mx.now()
+    mx.profile(true)
+    local x = mx.ones { 1 << 20 }
+    for _ = 1, 20 do
+        x = x:tanh()
+    end
+    mx.profile(false)
+    local seconds = 0
+    for _, row in ipairs(mx.profile_report()) do
+        seconds = seconds + row.seconds
+    end
+    lu.assertTrue(seconds > 0 and seconds <= mx.now() - start)
+    lu.assertErrorMsgContains("processor time is counted for one thread only, not for 2", mx.threads, 2)
+    lu.assertErrorMsgContains("for one thread only, not for 2", mx.peak, { kind = "copy", threads = 2 })
+    lu.assertEquals({ mx.threads(), mx.clock("wall") }, { 1, "wall" })
+    mx.threads(2)
+    lu.assertErrorMsgContains("for one thread only, not for 2", mx.clock, "processor")
+    lu.assertErrorMsgContains("expected 'wall' or 'processor'", mx.clock, "sun")
+    lu.assertEquals(mx.clock(), "wall")
+    mx.threads(threads)
+end
+
 function TestTrace.test_what_is_refused()
     lu.assertErrorMsgContains("cannot write '/nowhere/trace.json'", mx.trace_start, "/nowhere/trace.json")
     lu.assertErrorMsgContains("it is a folder", mx.trace_start, "/tmp")

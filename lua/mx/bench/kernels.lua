@@ -8,10 +8,12 @@
 
 local mx = require "mx"
 local bounds = require "mx.bench.bounds"
+local draws = require "mx.bench.draws"
 local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
 local moves = require "mx.bench.moves"
+local pointwise = require "mx.bench.pointwise"
 local reductions = require "mx.bench.reductions"
 local util = require "mx.util"
 local windows = require "mx.bench.windows"
@@ -153,6 +155,34 @@ local function add_convolutions(list)
     end
 end
 
+-- Products of many matrices: with batch dimensions that are broadcast, and by names of dimensions.
+local function add_batched(list)
+    local function add(kernel, shape, dtype, a_shape, b_shape, call)
+        list[#list + 1] = {
+            kernel = kernel, shape = shape, dtype = dtype, unit = "FLOP/s",
+            ops = { matmul = true, permute = true, transpose = true },
+            make = function(check)
+                local function few(of)
+                    return check and { math.min(of[1], 2), math.min(of[2], 2), 33, of[4] } or of
+                end
+                local a, b = randn(1, few(a_shape), dtype), randn(2, few(b_shape), dtype)
+                return function() return call(a, b) end
+            end,
+        }
+    end
+    for _, dtype in ipairs { "bf16", "f32" } do
+        add("bmm", "8x1 by 1x4, 256x256x256", dtype, { 8, 1, 256, 256 }, { 1, 4, 256, 256 }, function(a, b)
+            return mx.matmul(a, b, { trans_b = true })
+        end)
+        add("einsum", "bhqd,bhkd->bhqk", dtype, { 4, 8, 512, 64 }, { 4, 8, 512, 64 }, function(a, b)
+            return mx.einsum("bhqd,bhkd->bhqk", a, b)
+        end)
+        add("einsum", "bqhd,bkhd->bhqk", dtype, { 4, 512, 8, 64 }, { 4, 512, 8, 64 }, function(a, b)
+            return mx.einsum("bqhd,bkhd->bhqk", a, b)
+        end)
+    end
+end
+
 -- Adds a kernel on one tensor of `width` bf16 columns, and its gradient if that is a separate operation.
 local function add_rows(list, kernel, width, forward, grad)
     local function make(check)
@@ -193,93 +223,6 @@ local function add_gated(list, width)
         list[#list + 1] = {
             kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s",
             ops = { [op] = true, [op .. "_"] = true }, make = make,
-        }
-    end
-end
-
-local function add_stream(list, kernel, dtype, make)
-    local n = stream_bytes // 4
-    list[#list + 1] = {
-        kernel = kernel, shape = sizes(n), dtype = dtype, unit = "B/s", ops = { [kernel:match("^%S+")] = true },
-        make = function(check) return make(check and 1003 or n) end,
-    }
-end
-
-local function add_streams(list)
-    add_stream(list, "cast", "f32>bf16", function(n)
-        local x = randn(1, { n }, "f32")
-        return function() return mx.cast(x, { dtype = "bf16" }) end
-    end)
-    add_stream(list, "cast", "bf16>f32", function(n)
-        local x = randn(1, { n })
-        return function() return mx.cast(x, { dtype = "f32" }) end
-    end)
-    add_stream(list, "add", "bf16", function(n)
-        local a, b = randn(1, { n }), randn(2, { n })
-        return function() return a + b end
-    end)
-    add_stream(list, "adamw", "f32", function(n)
-        local p, g = randn(1, { n }, "f32"), randn(2, { n }, "f32")
-        local m, v = mx.zeros({ n }), mx.zeros({ n })
-        return function() return mx.adamw(p, g, m, v, { lr = 1e-3, weight_decay = 0.1, step = 1 }), m, v end
-    end)
-    add_stream(list, "sum_squares", "f32", function(n)
-        local g = randn(2, { n }, "f32")
-        return function() return mx.sum_squares(g) end
-    end)
-end
-
--- Functions of one, two and three streams, and losses.
-local function add_pointwise(list)
-    local function add(op, dtype, run, a_dtype, b_dtype)
-        add_stream(list, op, dtype, function(n)
-            local function values(seed, of)
-                local t = mx.rand { shape = { n }, low = 0.1, high = 3, seed = seed }
-                return (of == "i32" or of == "i64") and (t * 1000):to(of) or t:to(of)
-            end
-            local a, b = values(1, a_dtype or dtype), values(2, b_dtype or dtype)
-            return function() return run(a, b) end
-        end)
-    end
-    local unary = "exp log log1p expm1 erf tanh softplus elu leaky_relu rsqrt sin cos floor ceil round sign isfinite"
-    for op in unary:gmatch "%S+" do
-        add(op, "f32", function(x) return mx[op](x) end)
-        add(op, "bf16", function(x) return mx[op](x) end)
-    end
-    add("clamp", "f32", function(x) return mx.clamp(x, { min = 0.5, max = 2 }) end)
-    add("power", "f32", mx.power)
-    add("power", "bf16", mx.power)
-    add("lerp", "f32", function(a, b) return mx.lerp(a, b, { weight = 0.3 }) end)
-    for _, dtype in ipairs { "f32", "bf16" } do
-        add("mul", "u8x" .. dtype, mx.mul, "u8", dtype)
-        add("isnan", dtype, mx.isnan)
-        add("ne", dtype, mx.ne)
-        add("masked_fill", dtype, function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", dtype)
-        add("maximum", dtype, mx.maximum)
-        add("div", dtype, mx.div)
-    end
-    add("add_", "f32", function(c, x) return mx.add_(c, x, { alpha = -1e-3 }) end)
-    for _, dtype in ipairs { "i32", "i64" } do
-        for _, op in ipairs { "add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor" } do
-            add(op, dtype, mx[op])
-        end
-        add("shift_right", dtype, function(x) return x >> 3 end)
-    end
-    for _, op in ipairs { "mse_loss", "l1_loss", "huber_loss", "bce_with_logits", "kl_div" } do
-        add(op, "f32", function(x, target) return mx[op](x, target) end)
-        add(op, "bf16", function(x, target) return mx[op](x, target) end)
-    end
-    for _, dtype in ipairs { "f32", "bf16" } do
-        local rows = stream_bytes // (dtype == "f32" and 4 or 2) // 32000
-        list[#list + 1] = {
-            kernel = "softmax_cross_entropy", shape = sizes(rows, 32000), dtype = dtype, unit = "B/s",
-            ops = { softmax_cross_entropy = true },
-            make = function(check)
-                local m, n = check and 5 or rows, check and 101 or 32000
-                local x = randn(1, { m, n }, dtype)
-                local targets = mx.rand({ shape = { m }, high = n, seed = 5 }):to("i32")
-                return function() return mx.softmax_cross_entropy(x, targets) end
-            end,
         }
     end
 end
@@ -378,12 +321,13 @@ local function all_cases(o)
     add_model(list, o.model, o.tokens)
     add_attention(list, 2048, 16, 16, 192, 128, true) -- of DeepSeek-V2-Lite
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
-    add_streams(list)
     add_convolutions(list)
+    add_batched(list)
     windows.add(list, stream_bytes)
     moves.add(list, stream_bytes)
     reductions.add(list, stream_bytes)
-    add_pointwise(list)
+    draws.add(list, stream_bytes)
+    pointwise.add(list, stream_bytes)
     local seen, kept = {}, {}
     for _, case in ipairs(list) do
         local key = case.kernel .. " " .. case.shape .. " " .. case.dtype
@@ -437,58 +381,98 @@ local function profiled(case, run)
     return seconds, flops, bytes
 end
 
--- Least seconds of a call, and its work in the case's unit.
+-- A function that measures once the rate with which a case is compared.
+local function yardstick(case)
+    if case.unit == "FLOP/s" then
+        local dtype = case.peak or case.dtype
+        return function()
+            return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads(), seconds = 0.02 }.value
+        end
+    end
+    local from, to = mx.zeros { stream_bytes // 4 }, mx.zeros { stream_bytes // 4 }
+    return function()
+        local seconds, _, bytes = profiled({ ops = { copy = true } }, function() mx.copy(to, from) end)
+        return bytes / seconds
+    end
+end
+
+-- The best rate of a case and of its yardstick, which are measured in turn.
 local function measure(case)
     local step <close> = mx.step()
-    local run = case.make(false)
-    local times, total = {}, 0
-    local _, flops, bytes = profiled(case, run) -- the first call is not timed: it gets fresh memory
+    local run, compare = case.make(false), yardstick(case)
+    local rate, peak, total, rounds = 0, 0, 0, 0
+    profiled(case, run) -- the first call is not timed: it gets fresh memory
+    compare()
     repeat
-        times[#times + 1] = profiled(case, run)
-        total = total + times[#times]
-    until total >= SECONDS and #times >= 3 or total >= 4 * SECONDS or #times >= 200
-    return math.min(table.unpack(times)), case.unit == "FLOP/s" and flops or bytes
+        peak = math.max(peak, compare())
+        local seconds, flops, bytes = profiled(case, run)
+        rate = math.max(rate, (case.unit == "FLOP/s" and flops or bytes) / seconds)
+        total, rounds = total + seconds, rounds + 1
+    until total >= SECONDS and rounds >= 3 or total >= 4 * SECONDS or rounds >= 100
+    return assert(step) and rate, peak
 end
 
-local function peak_for(case, threads, cache)
-    local kind, dtype = "copy", nil
-    if case.unit == "FLOP/s" then
-        kind, dtype = "fma", case.peak or case.dtype
-    end
-    local key = kind .. (dtype or "")
-    cache[key] = cache[key] or mx.peak { kind = kind, dtype = dtype, threads = threads }
-    return cache[key]
-end
-
-local function report(case, threads, peak, log)
+local function report(case, threads, log)
     io.write(("%-14s %-23s %-9s %2d "):format(case.kernel, case.shape, case.dtype, threads))
     io.flush() -- show the name of the case before the wait
-    local seconds, work = measure(case)
+    local rate, peak = measure(case)
     local row = {
-        kernel = case.kernel, shape = case.shape, dtype = case.dtype, threads = threads, rate = work / seconds,
-        unit = case.unit, peak = peak.value, percent = 100 * work / seconds / peak.value, residual = check(case),
+        kernel = case.kernel, shape = case.shape, dtype = case.dtype, threads = threads, clock = mx.clock(),
+        rate = rate, unit = case.unit, peak = peak, percent = 100 * rate / peak, residual = check(case),
     }
-    io.write(("%9.2f G%-6s %6.1f  %.1e\n"):format(row.rate / 1e9, row.unit, row.percent, row.residual))
+    io.write(("%9.2f G%-6s %9.2f %6.1f  %.1e\n"):format(rate / 1e9, row.unit, peak / 1e9, row.percent, row.residual))
     if log then
         log:row(row)
     end
     mx.trim()
 end
 
---- Prints the table. Only for one rank.
----@param words string[] only (part of a kernel's name), model (one of configs/models), tokens, mib, metrics_file
-function kernels.run(words)
-    local o = mx.config.options(words, { only = "", model = "llama2-7b", tokens = 2048, mib = 64, metrics_file = "" })
+local function print_head()
+    local info = mx.info()
+    print(("%s, %s, %d core%s; OpenBLAS %s"):format(info.processor, info.isa, info.cores,
+        info.cores == 1 and "" or "s", info.blas_core))
+    print(("Peaks are measured in turn with each kernel, %s: copying %d MiB; or the instruction of products, in bf16\n"
+        .. "%s. Residuals are against the portable path, on a cut-down size of the same kernel."):format(
+        mx.clock() == "wall" and "by the clock" or "in processor time", stream_bytes >> 20,
+        mx.peak { kind = "fma", seconds = 0.01, threads = 1 }.source:match ": (.-), %d+ thread"))
+end
+
+local function check_options(o)
     if o.tokens > MOST_TOKENS then
         util.refuse("tokens=%d: expected at most %d rows of the matrix products", o.tokens, MOST_TOKENS)
     end
     if o.mib < 1 or o.mib > MOST_MIB then
         util.refuse("mib=%d: expected 1 to %d MiB for each tensor", o.mib, MOST_MIB)
     end
-    stream_bytes = o.mib << 20
+    if o.clock ~= "wall" and o.clock ~= "processor" then
+        util.refuse("clock=%s: expected wall or processor", o.clock)
+    end
+    if o.clock == "processor" and mx.threads() > 1 then
+        util.refuse("clock=processor: the time of one thread is counted, and %d are in use; start mxlua with "
+            .. "--threads 1", mx.threads())
+    end
     if mx.ranks() > 1 then
         util.refuse("kernels.lua measures one rank; start it without mpirun")
     end
+end
+
+local function print_cases(cases, threads, log)
+    print(("\n%-14s %-23s %-9s %2s %9s %-7s %9s %6s  %s"):format("kernel", "shape", "dtype", "t", "rate", "", "peak",
+        "% peak", "residual"))
+    for _, case in ipairs(cases) do
+        report(case, threads, log)
+    end
+end
+
+--- Prints the table. Only for one rank.
+---@param words string[] only (part of a kernel's name), model (one of configs/models), tokens, mib, clock,
+--- metrics_file
+function kernels.run(words)
+    local o = mx.config.options(words, {
+        only = "", model = "llama2-7b", tokens = 2048, mib = 64, clock = "wall", metrics_file = "",
+    })
+    check_options(o)
+    stream_bytes = o.mib << 20
     local cases, all = all_cases(o), mx.threads()
     local groups, layers = ("grouped"):find(o.only, 1, true), ("moe"):find(o.only, 1, true)
     local masked, ratios = ("attention masks"):find(o.only, 1, true), o.only == "bounds"
@@ -496,23 +480,13 @@ function kernels.run(words)
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
-    local info = mx.info()
-    print(("%s, %s, %d core%s; OpenBLAS %s"):format(info.processor, info.isa, info.cores,
-        info.cores == 1 and "" or "s", info.blas_core))
-    print("Residuals are against the portable path, on a cut-down size of the same kernel.")
+    mx.clock(o.clock)
+    local _ <close> = setmetatable({}, { __close = function() mx.clock "wall" end })
+    print_head()
     for _, threads in ipairs(all > 1 and { 1, all } or { 1 }) do
         mx.threads(threads)
-        local cache = {}
         if #cases > 0 then
-            print(("\n%-14s %-23s %-9s %2s %9s %-7s %6s  %s"):format("kernel", "shape", "dtype", "t", "rate", "",
-                "% peak", "residual"))
-        end
-        for _, case in ipairs(cases) do
-            report(case, threads, peak_for(case, threads, cache), log)
-        end
-        for _, key in ipairs(util.sorted_keys(cache)) do
-            local peak = cache[key]
-            print(("peak %s: %.2f G%s,\n    %s"):format(key, peak.value / 1e9, peak.unit, peak.source))
+            print_cases(cases, threads, log)
         end
         if groups then
             grouped.run(log)

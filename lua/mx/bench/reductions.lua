@@ -1,5 +1,5 @@
---- Cases of kernels.lua that reduce, scan and order: sums, extremes, variances, softmax, cumulative sums, sorts and
--- draws, with their gradients.
+--- Cases of kernels.lua that reduce, scan and order: sums, extremes, variances, softmax, cumulative sums and
+-- sorts, with their gradients.
 
 local mx = require "mx"
 
@@ -9,7 +9,7 @@ local WIDTH = 4096 -- columns of the matrices
 
 -- Calls on x along dim, and of gradients also on y, which has a number for each line. {operation, call}
 local ALONG = {}
-for op in ("sum max min argmax all var norm logsumexp cumsum softmax"):gmatch "%S+" do
+for op in ("sum mean max min argmax argmin any all var std norm logsumexp cumsum softmax"):gmatch "%S+" do
     ALONG[#ALONG + 1] = { op, function(x, o) return mx[op](x, o) end }
 end
 for op, forward in ("max_grad/max norm_grad/norm var_grad/var logsumexp_grad/logsumexp"):gmatch "(%S+)/(%S+)" do
@@ -47,34 +47,6 @@ local function add_matrix(list, op, text, width, dtype, bytes, call, numbers)
     end)
 end
 
--- What reads or makes integers: numbers of classes, places, draws.
-local function add_ids(list, bytes)
-    local n = bytes // 4
-    local function ids(check, high)
-        return mx.randint({ check and 1003 or high == 64 and n or n // 64 }, { high = high, seed = 3 })
-    end
-    add(list, "argsort", ("%d"):format(n), "i32", function(check) -- the experts that tokens are for
-        local x = ids(check, 64)
-        return function() return mx.argsort(x) end
-    end)
-    for _, dtype in ipairs { "f32", "bf16" } do
-        add(list, "one_hot", ("%d of 64"):format(n // 64), dtype, function(check)
-            local x = ids(check, 63)
-            return function() return mx.one_hot(x, { classes = 64, dtype = dtype }) end
-        end)
-        local rows = bytes // (dtype == "f32" and 4 or 2) // WIDTH
-        add(list, "nonzero", ("%dx%d, a 16th"):format(rows, WIDTH), dtype, function(check)
-            local x = mx.randint({ check and 37 or rows, WIDTH }, { high = 16, seed = 3 }):to(dtype)
-            local few = mx.eq(x, 0):to(dtype)
-            return function() return mx.nonzero(few) end
-        end)
-        add(list, "multinomial", ("%dx%d, n 1"):format(rows, WIDTH), dtype, function(check)
-            local p = mx.rand { shape = { check and 37 or rows, WIDTH }, seed = 3 }:to(dtype)
-            return function() return mx.multinomial(p, { n = 1, seed = 5 }) end
-        end)
-    end
-end
-
 ---@param list table[] cases as in kernels.lua, to which those here are added
 ---@param bytes integer of each large tensor
 function reductions.add(list, bytes)
@@ -92,7 +64,6 @@ function reductions.add(list, bytes)
             add_matrix(list, op, text, width, dtype, bytes, function(x) return call(x) end)
         end
     end
-    add_ids(list, bytes)
 end
 
 return reductions

@@ -29,6 +29,8 @@
 #include <unistd.h>
 
 static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [key=value ...]]\n"
+                            "       mxlua --help NAME\n"
+                            "       mxlua script.lua --help\n"
                             "\n"
                             "Runs a Lua script that trains or measures transformer models. Under mpirun, all\n"
                             "ranks run the same script, and each rank is one device.\n"
@@ -41,17 +43,21 @@ static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [ke
                             "                       amx. Default: the fastest that the processor has\n"
                             "  --memory-limit SIZE  limit of tensor memory per rank, such as 4G or 512M\n"
                             "  -v, --version        print versions of the libraries, processor and caches\n"
-                            "  -h, --help           print this text\n"
+                            "  -h, --help           print this text; with NAME, explain a function, a key\n"
+                            "                       of configs or a name of PyTorch, or find words in\n"
+                            "                       these texts; after a script, print the comment at\n"
+                            "                       its top, which lists its options\n"
                             "\n"
                             "Examples:\n"
                             "\n"
                             "  mxlua -e 'local a = mx.randn{2, 3}; print(a, a:sum())'\n"
                             "  mxlua scripts/train.lua configs/models/tiny.yml steps=200 learning_rate=1e-3\n"
                             "  mpirun -n 2 mxlua scripts/bench_128b.lua bench_seconds=20\n"
+                            "  mxlua --help learning_rate\n"
                             "\n"
                             "The first prints a tensor. The second trains a small model. The third measures a\n"
-                            "published job, with two ranks in place of two of its chips. README.md explains\n"
-                            "more.\n"
+                            "published job, with two ranks in place of two of its chips. The fourth explains\n"
+                            "a key. README.md explains more.\n"
                             "\n"
                             "If a script or config file named scripts/... or configs/... is missing in the\n"
                             "current directory, it is read from the folder that --version shows as \"files\".\n"
@@ -64,7 +70,8 @@ static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [ke
 typedef struct options {
     const char *code, *isa, *script;
     bool interactive, help, version;
-    int threads; /* 0: not given */
+    bool script_help; /* the script is not to run: the comment at its top is asked for */
+    int threads;      /* 0: not given */
     int64_t memory_limit_bytes;
     int script_index; /* index of the script in argv */
     char *path;       /* file of the script */
@@ -119,6 +126,8 @@ static mx_status parse_value(options *o, const char *name, const char *value)
     return MX_OK;
 }
 
+static bool is_help(const char *word) { return strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0; }
+
 static mx_status parse_options(options *o, int argc, char **argv)
 {
     static const char *const with_value[] = {"-e", "--threads", "--isa", "--memory-limit"};
@@ -135,7 +144,7 @@ static mx_status parse_options(options *o, int argc, char **argv)
             o->interactive = true;
         } else if (strcmp(name, "-v") == 0 || strcmp(name, "--version") == 0) {
             o->version = true;
-        } else if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) {
+        } else if (is_help(name)) {
             o->help = true;
         } else {
             return mx_fail(MX_ERR_VALUE, "unknown option %s; see mxlua --help", name);
@@ -143,6 +152,13 @@ static mx_status parse_options(options *o, int argc, char **argv)
     }
     o->script_index = i;
     o->script = i < argc ? argv[i] : NULL;
+    for (int k = i + 1; k < argc; k++)
+        o->script_help = o->script_help || is_help(argv[k]);
+    const char *ending = o->script ? strrchr(o->script, '.') : NULL;
+    if (o->help && ending && strcmp(ending, ".lua") == 0) {
+        o->script_help = true;
+        o->help = false;
+    }
     if (!o->script && !o->code && !o->interactive && !o->version && !o->help)
         return mx_fail(MX_ERR_VALUE, "no script given; see mxlua --help");
     return MX_OK;
@@ -228,6 +244,29 @@ static bool run_script(lua_State *L, const options *o, int argc, char **argv)
     return ok;
 }
 
+/* Prints the comment at the top of the script; false if there is none. Then the script gets --help as another word. */
+static bool print_comment(const char *text)
+{
+    if (text[0] == '#')
+        text += strcspn(text, "\n") + (strchr(text, '\n') != NULL);
+    bool found = strncmp(text, "--", 2) == 0 && strncmp(text, "--[", 3) != 0;
+    for (; strncmp(text, "--", 2) == 0 && mx_rank() == 0; text += text[0] == '\n') {
+        text += strspn(text, "-");
+        text += *text == ' ';
+        size_t length = strcspn(text, "\n");
+        printf("%.*s\n", (int)length, text);
+        text += length;
+    }
+    return found;
+}
+
+/* mxlua --help NAME, or several words. */
+static bool explain(lua_State *L, int n_words, char **words)
+{
+    static const char code[] = "require('mx.help').print(table.concat({ ... }, ' '))";
+    return run_text(L, code, sizeof code - 1, "=help", n_words, words);
+}
+
 static bool run_prompt(lua_State *L)
 {
     static const char prompt[] = "require('mx.prompt')()";
@@ -241,6 +280,8 @@ static bool run_all(lua_State *L, const options *o, int argc, char **argv)
     lua_pushlightuserdata(L, argv);
     if (!call(L, 2))
         return false;
+    if (o->help)
+        return explain(L, argc - o->script_index, argv + o->script_index);
     if (o->code || o->interactive) {
         static const char load_mx[] = "rawset(_G, 'mx', require 'mx')";
         if (!run_text(L, load_mx, sizeof load_mx - 1, "=mxlua", 0, NULL))
@@ -331,7 +372,7 @@ static bool run(int argc, char **argv)
     options o = {0};
     if (parse_options(&o, argc, argv) != MX_OK)
         return fail();
-    if (o.help) {
+    if (o.help && !o.script) {
         if (mx_rank() == 0)
             fputs(usage, stdout);
         return true;
@@ -342,11 +383,11 @@ static bool run(int argc, char **argv)
         mxl_print_versions(stdout);
     if (o.version && !o.script && !o.code && !o.interactive)
         return true;
-    if (o.script && !read_script(&o))
+    if (o.script && !o.help && !read_script(&o))
         return false;
-    if (o.script)
+    if (o.path)
         argv[o.script_index] = o.path;
-    bool ok = run_lua(&o, argc, argv);
+    bool ok = (o.script_help && o.text && print_comment(o.text)) || run_lua(&o, argc, argv);
     free(o.path);
     free(o.text);
     return ok;

@@ -5,7 +5,7 @@
 --
 -- With run_name=NAME, all files of the run are in checkpoints/NAME, and the same command resumes an interrupted run, on
 -- any number of ranks. trace_file=F and report_file=F.html show where the time goes. configs/base.yml explains every
--- key. This is the whole training loop: copy it and change it.
+-- key, and build/mxlua --help KEY one of them. This is the whole training loop: copy it and change it.
 
 local mx = require "mx"
 

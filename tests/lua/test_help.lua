@@ -149,8 +149,28 @@ function TestHelp.test_misspelt_names()
         lu.assertStrContains(message, "'" .. word .. "'")
         lu.assertStrContains(message:lower(), "'" .. near .. "'")
     end
-    checks.assert_raises({ "mx.help()" }, mx.help, "nothing like it")
+    checks.assert_raises({ "mx.help()" }, mx.help, "nothing like zebras")
     checks.assert_raises({ "a number" }, mx.help, 7)
+end
+
+function TestHelp.test_keys_of_configurations()
+    for _, line in ipairs { "remat_policy: full", "learning_rate: 3.0e-5", "tuning: \"off\"" } do
+        local name = line:match("^[^:]+")
+        lu.assertEquals(mx.help(name):match("^[^(]+"), line .. " ", name)
+    end
+    lu.assertStrContains(mx.help "beta_slow", "yarn:") -- one comment for several keys
+    lu.assertStrContains(mx.help "attention", "attention: autoselected (a key") -- also a function
+    lu.assertStrContains(mx.help "opt_type", "adafactor is that of torch")
+    lu.assertStrContains(mx.help "compile_topology", "| `compile_topology` | `hardware` |") -- of MaxText
+end
+
+function TestHelp.test_other_words_are_looked_up_in_the_texts()
+    local text = mx.help "moving average"
+    lu.assertStrContains(text, "mx.optim.ema")
+    lu.assertNil(text:find("mx.matmul", 1, true))
+    lu.assertStrContains(mx.help "gradients norm scale", "gradient_clipping_threshold=")
+    local lines = select(2, mx.help("the x"):gsub("\n  %S", ""))
+    lu.assertEquals(lines, 21) -- 20 and "and N more"
 end
 
 function TestHelp.test_the_overview_names_everything()

@@ -91,6 +91,30 @@ exits 0
 has "usage: mxlua"
 has "mpirun -n 2"
 if [ -z "$(echo "$output" | grep -E '.{81}')" ]; then check yes; else check no "lines above 80 columns"; fi
+run "$mxlua" --help learning_rate
+exits 0
+has "The highest learning rate"
+run "$mxlua" --help moving average
+exits 0
+has "mx.optim.ema"
+run "$mxlua" --help matmull
+exits 1
+has "did you mean 'matmul'?"
+has_not traceback
+printf -- '#!/usr/bin/env mxlua\n-- Says hello:\n--     mxlua hi.lua [name=X]\n\n-- not this\nprint "hello"\n' >hi.lua
+printf 'print("given " .. ...)\n' >bare.lua
+for order in "hi.lua name=X --help" "hi.lua -h" "--help hi.lua"; do
+    run "$mxlua" $order
+    exits 0
+    is "Says hello:
+    mxlua hi.lua [name=X]"
+done
+run mpirun -n 2 "$mxlua" hi.lua --help
+exits 0
+is "Says hello:
+    mxlua hi.lua [name=X]"
+run "$mxlua" bare.lua --help # no comment: the script gets the word
+is "given --help"
 run "$mxlua" -v
 exits 0
 for word in mxlua Lua OpenBLAS MPI "thread level" HDF5 libyaml jansson PCRE2 utf8proc zlib zstd processor isa cores caches; do has "$word"; done

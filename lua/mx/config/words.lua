@@ -115,6 +115,21 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
+--- What one key of MaxText means here, as lines of a table; nil: MaxText has no such key.
+---@param key string
+---@return string[]?
+function words.meaning(key)
+    local entry = entries()[key]
+    if not entry then
+        return nil
+    end
+    local lines = words.lines(key, entry)
+    if entry[1] == "same" then
+        table.insert(lines, 1, ("| `%s` | the same; configs/base.yml explains it |"):format(key))
+    end
+    return lines
+end
+
 --- Prints what some keys of MaxText mean; with write=true, writes the page instead. On rank 0.
 ---@param arguments string[] the command line after the script: key=PART, or write=true
 function words.run(arguments)
@@ -125,13 +140,9 @@ function words.run(arguments)
         mx.io.write_file_atomic(mx.root .. PAGE, words.page())
         return
     end
-    for key, entry in util.sorted_pairs(entries()) do
+    for key in util.sorted_pairs(entries()) do
         if key:find(o.key, 1, true) then
-            local lines = words.lines(key, entry)
-            if entry[1] == "same" then
-                table.insert(lines, 1, ("| `%s` | the same; configs/base.yml explains it |"):format(key))
-            end
-            print(table.concat(lines, "\n"))
+            print(table.concat(words.meaning(key), "\n"))
         end
     end
 end

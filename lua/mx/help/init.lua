@@ -1,11 +1,16 @@
 --- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
 --
+-- It explains keys of configurations, too (keys.lua), and otherwise looks for words in all texts.
 -- The texts are in functions.lua, tools.lua, operations.lua, elsewhere.lua and elsewhere_nn.lua, those of operations in
 -- the engine. pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
 
 local mx = require "mx"
+local keys = require "mx.help.keys"
+local util = require "mx.util"
 
 local help = {}
+
+local MOST_FOUND = 20 -- lines of a search
 
 ---@class mx.HelpEntry
 ---@field call string as a script writes it
@@ -222,7 +227,37 @@ local function overview()
     return table.concat(lines, "\n")
 end
 
---- Explains a name of mx, of a tensor's method, or of PyTorch. Not collective.
+-- The names of functions and keys whose text has all words of a question, with the sentence that says what they do.
+local function search(question)
+    local lines, words = {}, {}
+    for word in question:lower():gmatch("[%w_]+") do
+        words[#words + 1] = word
+    end
+    local function look(name, text, ...)
+        local all = table.concat({ name, text, ... }, "\n"):lower()
+        for _, word in ipairs(words) do
+            if not all:find("%f[%w_]" .. word) then -- where a word begins
+                return
+            end
+        end
+        local sentence = text:gsub("\n", " "):match("^(.-%.)%f[%s\0]") or text:gsub("\n", " ")
+        lines[#lines + 1] = mx.wrap(("  %s  %s"):format(name, sentence), 80)
+    end
+    if #words == 0 then
+        return lines
+    end
+    each(function(entry)
+        local name = entry.elsewhere and entry.torch[1] or (entry.is_method and "t:" or "mx.") .. entry.name
+        look(entry.is_topic and entry.call or name, entry.text, table.unpack(entry.torch))
+    end)
+    for _, key in ipairs(keys.all()) do
+        look(key.name .. "=", key.text)
+    end
+    return lines
+end
+
+--- Explains a name of mx, of a tensor's method, of PyTorch, or a key of configurations; of other words, lists what has
+--- them in its text. Not collective.
 ---@param name? string nil: an overview
 ---@return string
 function help.help(name)
@@ -242,12 +277,23 @@ function help.help(name)
     if in_place then
         found, others = find(in_place)
     end
-    if #found == 0 then
+    local key = keys.explain(name)
+    if #found == 0 and not key then
+        local lines = search(name)
+        if #lines > 0 then
+            local rest = #lines - MOST_FOUND
+            local text = ("No name is '%s'. These have it in their text:\n%s\n"):format(name,
+                table.concat(lines, "\n", 1, math.min(#lines, MOST_FOUND)))
+            return rest > 0 and ("%s  and %d more\n"):format(text, rest) or text
+        end
         local names = {}
         each(function(entry)
             names[#names + 1] = entry.name
             table.move(entry.torch, 1, #entry.torch, #names + 1, names)
         end)
+        for _, one in ipairs(keys.all()) do
+            names[#names + 1] = one.name
+        end
         local near = mx.nearest(name, names)
         error(("mx.help knows no '%s'; %smx.help() lists all names"):format(name,
             near and ("did you mean '%s'? "):format(near) or ""), 2)
@@ -260,10 +306,22 @@ function help.help(name)
         table.insert(texts, 1, ("%s changes a tensor in place. Here, assign the result (x = ...), or copy it into the "
             .. "tensor: mx.copy(x, ...)."):format(last(name)))
     end
+    texts[#texts + 1] = key
     if #others > 0 then
         texts[#texts + 1] = "See also: " .. table.concat(others, ", ")
     end
     return table.concat(texts, "\n\n") .. "\n"
+end
+
+--- Prints mx.help(name), for mxlua --help NAME. Not collective; rank 0 prints.
+---@param name string
+function help.print(name)
+    local ok, text = pcall(help.help, name)
+    if not ok then
+        util.refuse("%s", text)
+    elseif mx.rank() == 0 then
+        io.write(text)
+    end
 end
 
 return help

@@ -2,6 +2,7 @@
 
 #include "core/pool.h"
 
+#include <math.h>
 #include <string.h>
 
 /* LAPACK's, in Fortran's convention: columns are contiguous, everything is passed by address. Our row-major matrix is
@@ -18,6 +19,18 @@ extern void ssyevd_(const char *jobz, const char *uplo, const int *n, float *a, 
                     const int *lwork, int *iwork, const int *liwork, int *info);
 extern void dsyevd_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w,
                     double *work, const int *lwork, int *iwork, const int *liwork, int *info);
+extern void sgelqf_(const int *m, const int *n, float *a, const int *lda, float *tau, float *work, const int *lwork,
+                    int *info);
+extern void dgelqf_(const int *m, const int *n, double *a, const int *lda, double *tau, double *work, const int *lwork,
+                    int *info);
+extern void sorglq_(const int *m, const int *n, const int *k, float *a, const int *lda, const float *tau, float *work,
+                    const int *lwork, int *info);
+extern void dorglq_(const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau,
+                    double *work, const int *lwork, int *info);
+extern void sgesdd_(const char *jobz, const int *m, const int *n, float *a, const int *lda, float *s, float *u,
+                    const int *ldu, float *vt, const int *ldvt, float *work, const int *lwork, int *iwork, int *info);
+extern void dgesdd_(const char *jobz, const int *m, const int *n, double *a, const int *lda, double *s, double *u,
+                    const int *ldu, double *vt, const int *ldvt, double *work, const int *lwork, int *iwork, int *info);
 
 /* to (columns, rows) = from^T, for from (rows, columns). */
 static void transpose(mx_dtype dtype, int64_t rows, int64_t columns, const void *from, void *to)
@@ -86,16 +99,19 @@ static void eigh(mx_dtype dtype, int n, void *a, void *w, void *work, int *size,
     *size_i = *work_i;
 }
 
-/* Gives each of the n rows of x (n, n) the sign that makes its greatest component positive. */
+/* Gives each of the k rows of x (k, n) the sign that makes its greatest component positive, and the column of y (m, k)
+ * with its number the same sign. */
 #define DEFINE_SIGN(name, type)                                                                                        \
-    static void name(int64_t n, type *x)                                                                               \
+    static void name(int64_t k, int64_t n, type *x, int64_t m, type *y)                                                \
     {                                                                                                                  \
-        for (int64_t i = 0; i < n; i++, x += n) {                                                                      \
+        for (int64_t i = 0; i < k; i++, x += n) {                                                                      \
             type most = 0;                                                                                             \
             for (int64_t j = 0; j < n; j++)                                                                            \
                 most = (x[j] < 0 ? -x[j] : x[j]) > (most < 0 ? -most : most) ? x[j] : most;                            \
             for (int64_t j = 0; j < n && most < 0; j++)                                                                \
                 x[j] = -x[j];                                                                                          \
+            for (int64_t j = 0; j < m && most < 0; j++)                                                                \
+                y[j * k + i] = -y[j * k + i];                                                                          \
         }                                                                                                              \
     }
 DEFINE_SIGN(sign_f32, float)
@@ -127,11 +143,135 @@ mx_status mx_linalg_eigh(mx_dtype dtype, int64_t n, const void *a, void *w, void
     eigh(dtype, (int)n, scratch, w, work, &size, (int *)(work + size * element), &size_i, &info);
     *bad = info;
     if (info == 0 && dtype == MX_F64)
-        sign_f64(n, (double *)scratch);
+        sign_f64(n, n, (double *)scratch, 0, NULL);
     else if (info == 0)
-        sign_f32(n, (float *)scratch);
+        sign_f32(n, n, (float *)scratch, 0, NULL);
     if (info == 0)
         transpose(dtype, n, n, scratch, v);
     mx_pool_free(scratch, bytes);
+    return MX_OK;
+}
+
+/* The factors of the transpose that LAPACK sees, a^T = l q^T, in place of a; `step` 0: l and reflections, 1: q^T of
+ * these. With *size of -1 it puts the size of its scratch there, in elements. */
+static void factor_rows(mx_dtype dtype, int step, int m, int n, void *a, void *tau, void *work, int *size)
+{
+    int info = 0;
+    if (dtype == MX_F64 && step == 0)
+        dgelqf_(&n, &m, a, &n, tau, work, size, &info);
+    else if (dtype == MX_F64)
+        dorglq_(&n, &m, &n, a, &n, tau, work, size, &info);
+    else if (step == 0)
+        sgelqf_(&n, &m, a, &n, tau, work, size, &info);
+    else
+        sorglq_(&n, &m, &n, a, &n, tau, work, size, &info);
+    if (*size < 0)
+        *size = dtype == MX_F64 ? (int)*(double *)work : (int)*(float *)work;
+}
+
+/* r from the lower triangle that LAPACK sees at q, and then the signs of its rows, and of the columns of q. */
+#define DEFINE_TRIANGLE(name, type)                                                                                    \
+    static void take_##name(int64_t n, const type *q, type *r)                                                         \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            for (int64_t j = 0; j < n; j++)                                                                            \
+                r[i * n + j] = j < i ? 0 : q[i * n + j];                                                               \
+    }                                                                                                                  \
+    static void turn_##name(int64_t m, int64_t n, type *q, type *r)                                                    \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            if (!(r[i * n + i] < 0))                                                                                   \
+                continue;                                                                                              \
+            for (int64_t j = i; j < n; j++)                                                                            \
+                r[i * n + j] = -r[i * n + j];                                                                          \
+            for (int64_t j = 0; j < m; j++)                                                                            \
+                q[j * n + i] = -q[j * n + i];                                                                          \
+        }                                                                                                              \
+    }
+DEFINE_TRIANGLE(f32, float)
+DEFINE_TRIANGLE(f64, double)
+
+mx_status mx_linalg_qr(mx_dtype dtype, int64_t m, int64_t n, const void *a, void *q, void *r, int64_t *bad)
+{
+    int64_t element = (int64_t)mx_dtype_bytes(dtype);
+    int rows = (int)m, columns = (int)n, sizes[2];
+    double first = 0;
+    *bad = is_finite(dtype, m * n, a) ? 0 : -1;
+    if (*bad != 0)
+        return MX_OK;
+    for (int step = 0; step < 2; step++) {
+        sizes[step] = -1;
+        factor_rows(dtype, step, rows, columns, q, &first, &first, &sizes[step]);
+    }
+    int size = sizes[0] > sizes[1] ? sizes[0] : sizes[1];
+    int64_t bytes = (n + size) * element;
+    char *tau;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&tau));
+    memcpy(q, a, (size_t)(m * n * element));
+    factor_rows(dtype, 0, rows, columns, q, tau, tau + n * element, &size);
+    dtype == MX_F64 ? take_f64(n, q, r) : take_f32(n, q, r);
+    factor_rows(dtype, 1, rows, columns, q, tau, tau + n * element, &size);
+    dtype == MX_F64 ? turn_f64(m, n, q, r) : turn_f32(m, n, q, r);
+    mx_pool_free(tau, bytes);
+    return MX_OK;
+}
+
+/* Of the transpose that LAPACK sees, the left factor is our right one. As `eigh` for *size of -1. */
+static void svd(mx_dtype dtype, int m, int n, void *a, void *u, void *s, void *vh, void *work, int *size, int *work_i,
+                int *info)
+{
+    int k = m < n ? m : n;
+    if (dtype == MX_F64)
+        dgesdd_("S", &n, &m, a, &n, s, vh, &n, u, &k, work, size, work_i, info);
+    else
+        sgesdd_("S", &n, &m, a, &n, s, vh, &n, u, &k, work, size, work_i, info);
+    if (*size < 0)
+        *size = dtype == MX_F64 ? (int)*(double *)work : (int)*(float *)work;
+}
+
+mx_status mx_linalg_svd(mx_dtype dtype, int64_t m, int64_t n, const void *a, void *u, void *s, void *vh, int64_t *bad)
+{
+    int64_t element = (int64_t)mx_dtype_bytes(dtype), k = m < n ? m : n, matrix = m * n * element;
+    int info = 0, size = -1, none = 0;
+    double first = 0;
+    *bad = -1;
+    if (!is_finite(dtype, m * n, a))
+        return MX_OK;
+    svd(dtype, (int)m, (int)n, NULL, NULL, NULL, NULL, &first, &size, &none, &info);
+    int64_t bytes = matrix + size * element + 8 * k * (int64_t)sizeof(int);
+    char *scratch;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&scratch));
+    char *work = scratch + matrix;
+    memcpy(scratch, a, (size_t)matrix);
+    svd(dtype, (int)m, (int)n, scratch, u, s, vh, work, &size, (int *)(work + size * element), &info);
+    *bad = info;
+    if (info == 0 && dtype == MX_F64)
+        sign_f64(k, n, vh, m, u);
+    else if (info == 0)
+        sign_f32(k, n, vh, m, u);
+    mx_pool_free(scratch, bytes);
+    return MX_OK;
+}
+
+mx_status mx_linalg_slogdet(mx_dtype dtype, int64_t n, const void *a, double *sign, double *log_size)
+{
+    int64_t square = n * n * (int64_t)mx_dtype_bytes(dtype), bytes = square + n * (int64_t)sizeof(int);
+    int order = (int)n, leading = n > 0 ? order : 1, info = 0;
+    char *factors;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&factors));
+    int *pivots = (int *)(factors + square);
+    memcpy(factors, a, (size_t)square); /* the transpose has the same determinant */
+    if (dtype == MX_F64)
+        dgetrf_(&order, &order, (double *)factors, &leading, pivots, &info);
+    else
+        sgetrf_(&order, &order, (float *)factors, &leading, pivots, &info);
+    *sign = 1, *log_size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double pivot = dtype == MX_F64 ? ((double *)factors)[i * n + i] : ((float *)factors)[i * n + i];
+        *log_size += log(fabs(pivot));
+        *sign *= isnan(pivot) ? pivot : (pivot > 0) - (pivot < 0);
+        *sign *= pivots[i] == i + 1 ? 1 : -1;
+    }
+    mx_pool_free(factors, bytes);
     return MX_OK;
 }

@@ -24,4 +24,18 @@ void mx_linalg_cholesky(mx_dtype dtype, int64_t n, const void *a, void *l, int64
  * of a few times the size of a. */
 mx_status mx_linalg_eigh(mx_dtype dtype, int64_t n, const void *a, void *w, void *v, int64_t *bad);
 
+/* a = q r for a (m, n) with m >= n >= 1: the columns of q (m, n) are orthonormal, r (n, n) is upper triangular with a
+ * diagonal that is not negative. *bad: 0, or -1 if there is a NaN or an infinity: then q and r have no values.
+ * MX_ERR_MEMORY: no scratch of the size of a. */
+mx_status mx_linalg_qr(mx_dtype dtype, int64_t m, int64_t n, const void *a, void *q, void *r, int64_t *bad);
+
+/* a = u diag(s) vh for a (m, n) and k = min(m, n) >= 1: u (m, k) has orthonormal columns, vh (k, n) orthonormal rows,
+ * of which the greatest component is positive, and s (k) is descending. *bad and MX_ERR_MEMORY as for mx_linalg_eigh.
+ */
+mx_status mx_linalg_svd(mx_dtype dtype, int64_t m, int64_t n, const void *a, void *u, void *s, void *vh, int64_t *bad);
+
+/* The determinant of a (n, n) is *sign e^*log_size: *sign is 1, -1, or 0 for a singular a, whose *log_size is -inf.
+ * MX_ERR_MEMORY: no scratch of the size of a. */
+mx_status mx_linalg_slogdet(mx_dtype dtype, int64_t n, const void *a, double *sign, double *log_size);
+
 #endif

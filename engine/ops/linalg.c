@@ -1,8 +1,11 @@
-/* Systems of linear equations, Cholesky factors and eigenvectors: mx.linalg. */
+/* Systems of linear equations, factorizations and determinants: mx.linalg. */
 #include "kernels/linalg.h"
 
+#include "core/element.h"
 #include "ops/rows.h"
 #include "ops/terms.h"
+
+#include <math.h>
 
 typedef struct solve_attr {
     bool trans;
@@ -10,19 +13,29 @@ typedef struct solve_attr {
 
 static bool is_transposed(const mx_call *call) { return ((const solve_attr *)mx_call_attr(call))->trans; }
 
-/* Checks that input 0 is square matrices of f32 or f64 that have values. */
+static int64_t rows_of(const mx_tensor *a) { return a->shape.size[a->shape.n_dims - 2]; }
+
+/* Checks that input 0 is matrices of f32 or f64 that have values. */
 static mx_status want_matrices(const mx_call *call)
 {
     const mx_tensor *a = call->in[0];
     if (a->dtype != MX_F32 && a->dtype != MX_F64)
         return mx_bad_dtype(call, "'a' must be f32 or f64");
-    if (a->shape.n_dims < 2 || mx_row_width(a) != a->shape.size[a->shape.n_dims - 2])
-        return mx_bad_shape(call, "'a' must be square matrices (..., n, n)");
-    if (mx_row_width(a) > INT32_MAX)
+    if (a->shape.n_dims < 2)
+        return mx_bad_shape(call, "'a' must be matrices (..., m, n)");
+    if (mx_row_width(a) > INT32_MAX || rows_of(a) > INT32_MAX)
         return mx_bad_shape(call, "LAPACK takes at most %d rows", INT32_MAX);
     if (!mx_has_values(a))
         return mx_bad_value(call, "a simulated pod has no rate for factorizations; run them on the host");
     return MX_OK;
+}
+
+static mx_status want_square_matrices(const mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    if (a->shape.n_dims < 2 || mx_row_width(a) != rows_of(a))
+        return mx_bad_shape(call, "'a' must be square matrices (..., n, n)");
+    return want_matrices(call);
 }
 
 /* Whether b is a vector for each matrix. */
@@ -35,7 +48,7 @@ static bool is_vectors(const mx_tensor *a, const mx_tensor *b)
 static mx_status infer_solve(mx_call *call)
 {
     const mx_tensor *a = call->in[0], *b = call->in[1];
-    MX_TRY(want_matrices(call));
+    MX_TRY(want_square_matrices(call));
     MX_TRY(mx_want_dtype(call, 1, a->dtype));
     mx_shape want = a->shape;
     if (b->shape.n_dims == want.n_dims)
@@ -129,7 +142,7 @@ const mx_op mx_op_linalg_solve = {
 
 static mx_status infer_cholesky(mx_call *call)
 {
-    MX_TRY(want_matrices(call));
+    MX_TRY(want_square_matrices(call));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 
@@ -212,7 +225,7 @@ const mx_op mx_op_linalg_cholesky = {
 
 static mx_status infer_eigh(mx_call *call)
 {
-    MX_TRY(want_matrices(call));
+    MX_TRY(want_square_matrices(call));
     mx_shape rows = mx_shape_of_rows(call->in[0]);
     MX_TRY(mx_out(call, 0, call->in[0]->dtype, &rows));
     return mx_out(call, 1, call->in[0]->dtype, &call->in[0]->shape);
@@ -298,4 +311,257 @@ const mx_op mx_op_linalg_eigh = {
     .host = host_eigh,
     .vjp = vjp_eigh,
     .vjp_recorded = vjp_eigh,
+};
+
+/* ---- QR ---- */
+
+static mx_status infer_qr(mx_call *call)
+{
+    MX_TRY(want_matrices(call));
+    const mx_tensor *a = call->in[0];
+    mx_shape square = a->shape;
+    if (rows_of(a) < mx_row_width(a))
+        return mx_bad_shape(call, "'a' must not have more columns than rows; mx.linalg.qr takes such matrices, too");
+    square.size[square.n_dims - 2] = mx_row_width(a);
+    MX_TRY(mx_out(call, 0, a->dtype, &a->shape));
+    return mx_out(call, 1, a->dtype, &square);
+}
+
+static mx_cost cost_qr(const mx_call *call)
+{
+    double m = (double)rows_of(call->in[0]), n = (double)mx_row_width(call->in[0]);
+    return mx_cost_of(call, m > 0 ? 4 * (n - n * n / (3 * m)) * (double)mx_count(call->in[0]) : 0);
+}
+
+static mx_status host_qr(mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    int64_t m = rows_of(a), n = mx_row_width(a), element = (int64_t)mx_dtype_bytes(a->dtype), bad = 0;
+    for (int64_t i = 0; n > 0 && i < mx_count(a) / (m * n); i++) {
+        MX_TRY(mx_linalg_qr(a->dtype, m, n, (const char *)mx_data(a) + i * m * n * element,
+                            (char *)mx_data(call->out[0]) + i * m * n * element,
+                            (char *)mx_data(call->out[1]) + i * n * n * element, &bad));
+        if (bad != 0)
+            return mx_bad_value(call, "%s has NaN or infinities", which(call, i, (char[48]){0}));
+    }
+    return MX_OK;
+}
+
+/* With p = r dr^T - dq^T q, and p's lower triangle also in place of the upper one: da r^T = dq + q p. */
+static mx_status vjp_qr(mx_vjp *v)
+{
+    mx_tensor *q = v->call->out[0], *r = v->call->out[1], *dq = NULL, *p = NULL;
+    const struct {
+        int64_t diagonal;
+    } below = {-1};
+    mx_terms s = {.n = 0};
+    if (v->out_grad[1])
+        p = product(&s, r, mx_term_cast(&s, v->out_grad[1], r->dtype), false, true);
+    if (v->out_grad[0] && s.status == MX_OK) {
+        dq = mx_term_cast(&s, v->out_grad[0], q->dtype);
+        mx_tensor *part = product(&s, dq, q, true, false);
+        p = p ? mx_term_sub(&s, p, part) : mx_term_affine(&s, part, -1, 0);
+    }
+    p = mx_term_add(&s, lower(&s, p, false), transposed(&s, mx_term(&s, &mx_op_tril, MX_ATTRS(below), p, NULL, NULL)));
+    mx_tensor *right = product(&s, q, p, false, false);
+    if (dq)
+        right = mx_term_add(&s, dq, right);
+    const solve_attr plain = {false};
+    mx_tensor *da = mx_term(&s, &mx_op_linalg_solve, MX_ATTRS(plain), r, transposed(&s, right), NULL);
+    da = transposed(&s, da);
+    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_linalg_qr = {
+    .name = "linalg_qr",
+    .doc = "q (..., m, n) with orthonormal columns and upper triangular r (..., n, n) with q r = a, for a (..., m, n) "
+           "with m >= n, f32 or f64; the diagonal of r is not negative",
+    .inputs = (const char *const[]){"a", NULL},
+    .n_out = 2,
+    .n_results = 2,
+    .reads_out = 1 << 0 | 1 << 1,
+    .infer = infer_qr,
+    .cost = cost_qr,
+    .host = host_qr,
+    .vjp = vjp_qr,
+    .vjp_recorded = vjp_qr,
+};
+
+/* ---- singular values ---- */
+
+static int64_t rank_of(const mx_tensor *a) { return rows_of(a) < mx_row_width(a) ? rows_of(a) : mx_row_width(a); }
+
+static mx_status infer_svd(mx_call *call)
+{
+    MX_TRY(want_matrices(call));
+    const mx_tensor *a = call->in[0];
+    int64_t k = rank_of(a);
+    mx_shape u = a->shape, s = mx_shape_of_rows(a), vh = a->shape;
+    u.size[u.n_dims - 1] = s.size[s.n_dims - 1] = vh.size[vh.n_dims - 2] = k;
+    MX_TRY(mx_out(call, 0, a->dtype, &u));
+    MX_TRY(mx_out(call, 1, a->dtype, &s));
+    return mx_out(call, 2, a->dtype, &vh);
+}
+
+/* Golub and Van Loan, Matrix Computations, for tall matrices that are reduced to triangles first: 6 m n^2 + 20 n^3. */
+static mx_cost cost_svd(const mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    double k = (double)rank_of(a), most = fmax((double)rows_of(a), (double)mx_row_width(a));
+    return mx_cost_of(call, most > 0 ? (6 * k + 20 * k * k / most) * (double)mx_count(a) : 0);
+}
+
+static mx_status host_svd(mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    int64_t m = rows_of(a), n = mx_row_width(a), k = rank_of(a), element = (int64_t)mx_dtype_bytes(a->dtype), bad = 0;
+    for (int64_t i = 0; k > 0 && i < mx_count(a) / (m * n); i++) {
+        MX_TRY(mx_linalg_svd(a->dtype, m, n, (const char *)mx_data(a) + i * m * n * element,
+                             (char *)mx_data(call->out[0]) + i * m * k * element,
+                             (char *)mx_data(call->out[1]) + i * k * element,
+                             (char *)mx_data(call->out[2]) + i * k * n * element, &bad));
+        if (bad != 0)
+            return mx_bad_value(call, "%s %s", which(call, i, (char[48]){0}),
+                                bad < 0 ? "has NaN or infinities" : "has singular values that LAPACK does not find");
+    }
+    return MX_OK;
+}
+
+static mx_tensor *skew(mx_terms *s, mx_tensor *x) { return mx_term_sub(s, x, transposed(s, x)); }
+
+/* What changes u and vh within the space of their vectors, and s: u (k, k) vh is the gradient of a. */
+static mx_tensor *svd_inner(mx_terms *t, const mx_vjp *v, mx_tensor *du, mx_tensor *dvh, const mx_shape *row,
+                            const mx_shape *column)
+{
+    mx_tensor *u = v->call->out[0], *s = v->call->out[1], *vh = v->call->out[2], *inner = NULL;
+    mx_shape square = *row;
+    square.size[square.n_dims - 2] = square.size[square.n_dims - 1];
+    mx_tensor *gaps = inverse_gaps(t, mx_term_mul(t, s, s), &square);
+    if (du)
+        inner =
+            mx_term_mul(t, mx_term_mul(t, skew(t, product(t, u, du, true, false)), gaps), mx_term_reshape(t, s, row));
+    if (dvh) {
+        mx_tensor *part = mx_term_mul(t, mx_term_mul(t, skew(t, product(t, vh, dvh, false, true)), gaps),
+                                      mx_term_reshape(t, s, column));
+        inner = inner ? mx_term_add(t, inner, part) : part;
+    }
+    return inner;
+}
+
+/* Townsend, Differentiating the singular value decomposition (2016), with the parts of du and dvh that lead out of the
+ * spaces of u and vh, (1 - u u^T) du s^-1 vh and u s^-1 dvh (1 - vh^T vh), for matrices that are not square. */
+static mx_status vjp_svd(mx_vjp *v)
+{
+    mx_tensor *u = v->call->out[0], *s = v->call->out[1], *vh = v->call->out[2], *left = NULL, *da = NULL, *part;
+    mx_shape row = vh->shape, column = u->shape;
+    row.size[row.n_dims - 1] = column.size[column.n_dims - 2] = mx_row_width(s);
+    row.size[row.n_dims - 2] = column.size[column.n_dims - 1] = 1;
+    mx_terms t = {.n = 0};
+    mx_tensor *du = v->out_grad[0] ? mx_term_cast(&t, v->out_grad[0], u->dtype) : NULL;
+    mx_tensor *dvh = v->out_grad[2] ? mx_term_cast(&t, v->out_grad[2], u->dtype) : NULL;
+    if (du || dvh)
+        left = product(&t, u, svd_inner(&t, v, du, dvh, &row, &column), false, false);
+    if (v->out_grad[1]) {
+        part = mx_term_mul(&t, u, mx_term_reshape(&t, mx_term_cast(&t, v->out_grad[1], u->dtype), &row));
+        left = left ? mx_term_add(&t, left, part) : part;
+    }
+    if (du && rows_of(u) > mx_row_width(u)) {
+        part = mx_term_mul(&t, du, mx_term_pow(&t, mx_term_reshape(&t, s, &row), -1));
+        part = mx_term_sub(&t, part, product(&t, u, product(&t, u, part, true, false), false, false));
+        left = mx_term_add(&t, left, part);
+    }
+    da = product(&t, left, vh, false, false);
+    if (dvh && mx_row_width(vh) > rows_of(vh)) {
+        part = mx_term_mul(&t, dvh, mx_term_pow(&t, mx_term_reshape(&t, s, &column), -1));
+        part = mx_term_sub(&t, part, product(&t, product(&t, part, vh, false, true), vh, false, false));
+        da = mx_term_add(&t, da, product(&t, u, part, false, false));
+    }
+    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : t.status;
+    mx_terms_release(&t);
+    return status;
+}
+
+const mx_op mx_op_linalg_svd = {
+    .name = "linalg_svd",
+    .doc = "u (..., m, k), descending singular values s (..., k) and vh (..., k, n) with u diag(s) vh = a, for a (..., "
+           "m, n) and k = min(m, n), f32 or f64; the greatest component of each row of vh is positive. Equal singular "
+           "values: no gradient of u and vh",
+    .inputs = (const char *const[]){"a", NULL},
+    .n_out = 3,
+    .n_results = 3,
+    .reads_out = 1 << 0 | 1 << 1 | 1 << 2,
+    .infer = infer_svd,
+    .cost = cost_svd,
+    .host = host_svd,
+    .vjp = vjp_svd,
+    .vjp_recorded = vjp_svd,
+};
+
+/* ---- determinants ---- */
+
+static mx_status infer_slogdet(mx_call *call)
+{
+    MX_TRY(want_square_matrices(call));
+    mx_shape matrices = call->in[0]->shape;
+    matrices.n_dims -= 2;
+    MX_TRY(mx_out(call, 0, call->in[0]->dtype, &matrices));
+    return mx_out(call, 1, call->in[0]->dtype, &matrices);
+}
+
+static mx_cost cost_slogdet(const mx_call *call)
+{
+    return mx_cost_of(call, 2.0 / 3 * (double)mx_row_width(call->in[0]) * (double)mx_count(call->in[0]));
+}
+
+static mx_status host_slogdet(mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    int64_t n = mx_row_width(a), element = (int64_t)mx_dtype_bytes(a->dtype);
+    for (int64_t i = 0; i < mx_count(call->out[0]); i++) {
+        double sign = 0, log_size = 0;
+        MX_TRY(mx_linalg_slogdet(a->dtype, n, (const char *)mx_data(a) + i * n * n * element, &sign, &log_size));
+        mx_set_number(mx_data(call->out[0]), i, sign, a->dtype);
+        mx_set_number(mx_data(call->out[1]), i, log_size, a->dtype);
+    }
+    return MX_OK;
+}
+
+/* dlog_size times the transpose of the inverse. */
+static mx_status vjp_slogdet(mx_vjp *v)
+{
+    mx_tensor *a = v->call->in[0], *ones = NULL;
+    const struct {
+        int64_t diagonal;
+    } main = {0};
+    const solve_attr trans = {true};
+    mx_shape each = a->shape;
+    if (!v->out_grad[1])
+        return MX_OK;
+    each.size[each.n_dims - 1] = each.size[each.n_dims - 2] = 1;
+    mx_terms s = {.n = 0};
+    mx_term_keep(&s, mx_apply_full(&a->shape, a->dtype, 1, &ones), &ones);
+    mx_tensor *one = mx_term(&s, &mx_op_triu, MX_ATTRS(main), lower(&s, ones, false), NULL, NULL);
+    mx_tensor *inverse = mx_term(&s, &mx_op_linalg_solve, MX_ATTRS(trans), a, one, NULL);
+    mx_tensor *dlog = mx_term_reshape(&s, mx_term_cast(&s, v->out_grad[1], a->dtype), &each);
+    mx_tensor *da = mx_term_mul(&s, inverse, dlog);
+    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_linalg_slogdet = {
+    .name = "linalg_slogdet",
+    .doc = "the sign of the determinant of a (..., n, n), 1, -1 or 0, and the logarithm of its magnitude, each (...); "
+           "f32 or f64. A singular matrix has no gradient",
+    .inputs = (const char *const[]){"a", NULL},
+    .n_out = 2,
+    .n_results = 2,
+    .reads_in = 1 << 0,
+    .infer = infer_slogdet,
+    .cost = cost_slogdet,
+    .host = host_slogdet,
+    .vjp = vjp_slogdet,
+    .vjp_recorded = vjp_slogdet,
 };

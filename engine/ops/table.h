@@ -9,7 +9,7 @@
 /* clang-format off */
 #define MX_OPS(X) \
     /* linalg.c */ \
-    X(linalg_solve) X(linalg_cholesky) X(linalg_eigh) \
+    X(linalg_solve) X(linalg_cholesky) X(linalg_eigh) X(linalg_qr) X(linalg_svd) X(linalg_slogdet) \
     /* matmul.c */ \
     X(matmul) X(matmul_acc) X(column_sum) \
     /* grouped.c */ \

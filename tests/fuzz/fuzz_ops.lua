@@ -40,6 +40,7 @@ local SUMS = {
     grouped_column_sum = true, moe_combine = true,
     moe_combine_grad = true, moe_gather = true,
     embedding_bag = true, linalg_solve = true, linalg_cholesky = true, linalg_eigh = true,
+    linalg_qr = true, linalg_svd = true, linalg_slogdet = true,
     conv1d = true, conv1d_grad = true, conv1d_grad_w = true, conv2d = true, conv2d_grad = true, conv2d_grad_w = true,
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
     max_pool1d_grad = true, max_pool2d_grad = true,

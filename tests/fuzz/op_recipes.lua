@@ -443,9 +443,15 @@ local function bags()
 end
 
 local function systems(op)
-    local shape, n, dtype = random.shape(math.random(0, 2)), pick { 0, 1, 2, 5, 17 }, pick { "f32", "f64" }
+    local shape, n, dtype = {}, pick { 0, 1, 2, 5, 17 }, pick { "f32", "f64" }
+    for d = 1, math.random(0, 2) do
+        shape[d] = pick { 0, 1, 2, 3, 7 }
+    end
     local columns = table.move(shape, 1, #shape, 1, {})
     shape[#shape + 1], shape[#shape + 2] = n, n
+    if op == "linalg_qr" or op == "linalg_svd" then
+        shape[#shape - 1] = op == "linalg_qr" and n + pick { 0, 1, 7 } or pick { 0, 1, 3, 17 }
+    end
     columns[#columns + 1], columns[#columns + 2] = n, pick { 1, 3, nil }
     local a = like(shape, dtype)
     return op:find "solve" and { a, like(columns, dtype) } or { a }, op:find "solve" and { trans = chance(2) } or nil
@@ -453,6 +459,7 @@ end
 
 local recipes = {
     embedding_bag = bags, linalg_solve = systems, linalg_cholesky = systems, linalg_eigh = systems,
+    linalg_qr = systems, linalg_svd = systems, linalg_slogdet = systems,
     max_pool1d = pooling, max_pool1d_grad = pooling, max_pool2d = pooling, max_pool2d_grad = pooling,
     avg_pool1d = pooling, avg_pool1d_grad = pooling, avg_pool2d = pooling, avg_pool2d_grad = pooling,
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,

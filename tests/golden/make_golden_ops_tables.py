@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Expected values and gradients of embedding bags, linear systems and Cholesky factors, by PyTorch on the CPU in float64.
-Writes ops_tables.h5 beside this script:
+"""Expected values and gradients of embedding bags, linear systems, factorizations and determinants, by PyTorch on the
+CPU in float64. Writes ops_tables.h5 beside this script:
 
     python3 make_golden_ops_tables.py
 
@@ -77,8 +77,36 @@ def eigh_cases():
         case("linalg_eigh." + name, [noise + np.swapaxes(noise, -1, -2) + np.diag(3.0 * np.arange(shape[-1]) - 5)], eigh)
 
 
+def qr(x):
+    """The diagonal of r is positive, as in Lua."""
+    q, r = torch.linalg.qr(x)
+    signs = torch.diagonal(r, dim1=-2, dim2=-1).sign()
+    return q * signs.unsqueeze(-2), r * signs.unsqueeze(-1)
+
+
+def svd(x):
+    """The greatest component of each row of vh is positive."""
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    signs = torch.gather(vh, -1, vh.abs().argmax(-1, keepdim=True)).sign()
+    return u * signs.mT, s, vh * signs
+
+
+def factor_cases():
+    for name, shape in (("square", (4, 4)), ("tall", (7, 3)), ("batch", (2, 3, 5, 2)), ("one", (1, 1))):
+        case("linalg_qr." + name, [normal("qr" + name, *shape)], qr)
+    for name, shape in (("square", (4, 4)), ("tall", (7, 3)), ("wide", (3, 6)), ("batch", (2, 2, 5, 3)), ("one", (1, 1))):
+        k = min(shape[-2:])
+        u, _, vh = np.linalg.svd(normal("svd" + name, *shape), full_matrices=False)
+        case("linalg_svd." + name, [u * (3.0 * k - 2 * np.arange(k)) @ vh], svd)  # values far apart
+    for name, shape in (("plain", (4, 4)), ("batch", (5, 3, 3)), ("one", (1, 1)), ("larger", (2, 17, 17))):
+        signs = np.where(normal("sign" + name, shape[-1], 1) > 0, 1, -1)  # of rows: determinants of both signs
+        matrix = (normal("det" + name, *shape) + 3 * np.eye(shape[-1])) * signs
+        case("linalg_slogdet." + name, [matrix], lambda x: tuple(torch.linalg.slogdet(x)))
+
+
 bag_cases()
 solve_cases()
 cholesky_cases()
 eigh_cases()
+factor_cases()
 write("ops_tables.h5")

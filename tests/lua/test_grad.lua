@@ -202,6 +202,7 @@ local TWICE = {
 -- Others: those of test_ops_f64 that compute in f64 are checked there.
 local IDS = mx.tensor({ { 0, 2, 1, 0 }, { 1, 0, 3, 3 } }, "i32"):keep()
 local EYE = mx.one_hot(mx.arange(3, "i32"), { classes = 3 }):keep()
+local TALLER = { before = { 0, 0 }, after = { 2, 0 } }
 for name, case in pairs {
     embedding_bag = {
         function(t, w) return mx.embedding_bag(t:square(), IDS, nil, w:square(), { mode = "sum" }):square() end,
@@ -220,6 +221,23 @@ for name, case in pairs {
         local w, v = mx.linalg.eigh(a + a.T + EYE:cumsum { dim = 1 }:cumsum { dim = 1 } * 9) -- far apart
         return w:square():sum() + (v * EYE:cumsum()):square():sum()
     end, { 3, 3 } },
+    linalg_qr = { function(a)
+        local q, upper = mx.linalg.qr(a)
+        return q:exp():sum() + upper:square():sum()
+    end, { 4, 3 } },
+    linalg_qr_wide = { function(a)
+        local q, upper = mx.linalg.qr(a)
+        return q:exp():sum() + upper:square():sum()
+    end, { 2, 2, 3 } },
+    linalg_svd = { function(a)
+        local u, s, vh = mx.linalg.svd(a + mx.pad(EYE:cumsum { dim = 1 }:cumsum { dim = 1 } * 9, TALLER))
+        return u:exp():sum() + s:square():sum() + vh:exp():sum()
+    end, { 5, 3 } },
+    linalg_svd_wide = { function(a)
+        local u, s, vh = mx.linalg.svd(a + mx.pad(EYE:cumsum { dim = 1 }:cumsum { dim = 1 } * 9, TALLER).T)
+        return u:exp():sum() + s:exp():sum() + vh:exp():sum()
+    end, { 3, 5 } },
+    linalg_det = { function(a) return mx.linalg.det(a + EYE * 3) end, { 2, 3, 3 } },
     conv1d = {
         function(x, w, b) return mx.conv1d(x, w, b, { padding = 1, stride = 2 }):tanh() end, { 2, 3, 5 }, { 2, 3, 3 },
         { 2 },

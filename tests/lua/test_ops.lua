@@ -256,6 +256,7 @@ end
 local NO_BF16 = {
     cast = "its cases name the dtypes",
     linalg_solve = "f32 and f64", linalg_cholesky = "f32 and f64", linalg_eigh = "f32 and f64",
+    linalg_qr = "f32 and f64", linalg_svd = "f32 and f64", linalg_slogdet = "f32 and f64",
     adamw = "f32 state; the bf16 copy is checked above",
     sgd = "f32 state",
     lion = "f32 state",

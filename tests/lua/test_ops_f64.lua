@@ -222,7 +222,8 @@ function TestOpsInF64.test_zz_what_computes()
         .. "sign softplus leaky_relu elu clamp isnan isfinite power lerp masked_fill mse_loss l1_loss "
         .. "huber_loss bce_with_logits kl_div softmax_cross_entropy rmsnorm layernorm softmax log_softmax attention "
         .. "cross_entropy var std norm logsumexp sort argsort topk conv1d conv2d avg_pool1d avg_pool2d max_pool1d "
-        .. "max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh"):gmatch "%S+" do
+        .. "max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh "
+        .. "linalg_qr linalg_svd linalg_slogdet"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end
 end

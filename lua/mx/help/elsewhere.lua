@@ -143,27 +143,17 @@ values:get(mx.argmax(counts):item() + 1) --> 4]] },
             "`x:unsqueeze { dim = -1 }:gt(edges):sum { dim = -1 }`: how many edges are below", code = [[
 local x, edges = mx.tensor { 0.5, 2 }, mx.tensor { 0, 1, 3 }
 x:unsqueeze { dim = -1 }:gt(edges):sum { dim = -1 } --> {1, 2}]] },
-        { "linalg.det, det, slogdet, linalg.slogdet, logdet",
-            "of a positive definite matrix, the logarithm is `2 * mx.log(mx.einsum(\"ii->i\", "
-            .. "mx.linalg.cholesky(a))):sum()`; of a symmetric one, the product of its eigenvalues", code = [[
-local a = mx.tensor { { 4, 0 }, { 0, 9 } }
-2 * mx.log(mx.einsum("ii->i", mx.linalg.cholesky(a))):sum() --> 3.584]] },
-        { "linalg.svd, svd, pca_lowrank, linalg.svdvals, linalg.matrix_rank",
-            "the eigenvectors of x^T x are the right singular vectors, the roots of its eigenvalues the singular "
-            .. "values; use f64", code = [[
-local x = mx.tensor({ { 3, 0 }, { 0, 4 }, { 0, 0 } }, "f64")
-local squares, v = mx.linalg.eigh(mx.matmul(x, x, { trans_a = true }))
-squares:sqrt() --> {3, 4}
-mx.matmul(x, v) / squares:sqrt() --> {{1, 0}, {0, 1}, {0, 0}}]] },
-        { "linalg.lstsq, linalg.pinv, pinverse", "`mx.linalg.solve` of the normal equations; use f64", code = [[
-local a, b = mx.tensor({ { 1, 0 }, { 1, 1 }, { 1, 2 } }, "f64"), mx.tensor({ 1, 3, 5 }, "f64")
-mx.linalg.solve(mx.matmul(a, a, { trans_a = true }), mx.matmul(b, a)) --> {1, 2}]] },
-        { "linalg.qr, qr, nn.init.orthogonal_",
-            "with mx.linalg.cholesky: r is l transposed, q = a r^-1; use f64", code = [[
-local a = mx.randn(5, 3):to("f64")
-local l = mx.linalg.cholesky(mx.matmul(a, a, { trans_a = true }))
-local q = mx.matmul(a, mx.linalg.inv(l), { trans_b = true })
-mx.matmul(q, q, { trans_a = true }):sum():round():item() --> 3]] },
+        { "linalg.lstsq, linalg.pinv, pinverse", "by mx.linalg.qr; a pseudo-inverse of any rank by mx.linalg.svd",
+            code = [[
+local a, b = mx.tensor { { 1, 0 }, { 1, 1 }, { 1, 2 } }, mx.tensor { 1, 3, 5 }
+local q, r = mx.linalg.qr(a)
+mx.linalg.solve(r, mx.matmul(b, q)) --> {1, 2}
+local u, s, vh = mx.linalg.svd(a)
+mx.matmul(vh.T / s, u, { trans_b = true }):size() --> {2, 3}]] },
+        { "linalg.matrix_rank, linalg.cond, nuclear_norm", "of the singular values", code = [[
+local _, s = mx.linalg.svd(mx.tensor { { 3, 0 }, { 0, 4 } })
+s:gt(1e-5 * s[1]):sum():item() --> 2
+s[1] / s[-1], s:sum():item() --> 1.333, 7]] },
         { "linalg.matrix_power, matrix_power, matrix_exp", "mx.matmul in a loop", code = [[
 local a, power = mx.tensor { { 1, 1 }, { 0, 1 } }, mx.eye(2)
 for _ = 1, 3 do power = mx.matmul(power, a) end
@@ -253,7 +243,7 @@ t --> {{5, 5}, {0, 0}}]] },
         { "linalg.lu, linalg.lu_factor, lu, linalg.lu_solve, triangular_solve, cholesky_inverse",
             "mx.linalg.solve factors and solves at once; mx.linalg.inv, mx.linalg.cholesky",
             code = [[mx.linalg.solve(mx.eye(1) * 2, mx.ones(1)) --> {0.5}]] },
-        { "linalg.cond, linalg.matrix_sqrth, nuclear_norm", "of a symmetric matrix by mx.linalg.eigh", code = [[
+        { "linalg.matrix_sqrth", "of a symmetric matrix by mx.linalg.eigh", code = [[
 local w, v = mx.linalg.eigh(mx.tensor { { 4, 0 }, { 0, 9 } })
 mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
         { "linalg.diagonal, linalg.cross, frobenius_norm, linalg.tensorsolve, linalg.vander",

@@ -155,6 +155,23 @@ mx.linalg.cholesky(mx.tensor { { 4, 0 }, { 0, 9 } }) --> {{2, 0}, {0, 3}}]] },
 local w, v = mx.linalg.eigh(mx.tensor { { 2, 0 }, { 0, 1 } })
 w --> {1, 2}
 v --> {{0, 1}, {1, 0}}]] },
+        { "linalg.qr(a)", "a = q r: orthonormal columns q (..., m, k), and upper triangular r (..., k, n) with a "
+            .. "diagonal that is not negative; k is the smaller of m and n.",
+            torch = "linalg.qr, qr, nn.init.orthogonal_", code = [[
+local q, r = mx.linalg.qr(mx.tensor { { 3, 1 }, { 4, 2 } })
+r --> {{5, 2.2}, {0, 0.4}}
+local weight = mx.linalg.qr(mx.randn(64, 16)) -- a random matrix with orthonormal columns]] },
+        { "linalg.svd(a)", "a = u diag(s) vh with k = min(m, n) singular values s (..., k), descending, u (..., m, k) "
+            .. "and vh (..., k, n).", torch = "linalg.svd, svd, linalg.svdvals, pca_lowrank", code = [[
+local u, s, vh = mx.linalg.svd(mx.tensor { { 0, 4 }, { 3, 0 }, { 0, 0 } })
+s --> {4, 3}
+mx.matmul(u * s, vh) --> {{0, 4}, {3, 0}, {0, 0}}]] },
+        { "linalg.det(a)", "Determinants of square matrices.", torch = "linalg.det, det", code = [[
+mx.linalg.det(mx.tensor { { 1, 2 }, { 3, 4 } }):item() --> -2]] },
+        { "linalg.slogdet(a)", "The sign of the determinant, and the logarithm of its magnitude.",
+            torch = "linalg.slogdet, slogdet, logdet", code = [[
+local sign, log_size = mx.linalg.slogdet(mx.tensor { { 0, 1 }, { 1, 0 } })
+sign, log_size --> -1, 0]] },
         { "einsum(equation, ...)", "Sums of products; letters name dimensions.", torch = "einsum, tensordot, outer, "
             .. "kron", code = [[
 mx.einsum("i,j->ij", mx.tensor { 1, 2 }, mx.tensor { 3, 4 }) --> {{3, 4}, {6, 8}}]] },

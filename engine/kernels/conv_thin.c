@@ -33,10 +33,10 @@ static mx_status pass_alloc(pass *p)
     return MX_OK;
 }
 
-/* A thread's scratch: the tile's copies of planes, one line, and the outputs. */
+/* A thread's scratch: the tile's copies of planes, and the outputs. */
 static int64_t scratch_floats(const mx_tiling *t, int64_t planes)
 {
-    return mx_round_up(planes * t->floats + t->row + t->outputs, 16);
+    return mx_round_up(planes * t->floats + t->outputs, 16);
 }
 
 static void put_row(mx_array to, int64_t first, int64_t step, const float *y, int64_t n, bool stream)
@@ -72,15 +72,13 @@ static void run_tile(const pass *p, int64_t item, mx_array from, mx_array to, bo
     const mx_tiling *t = &p->tiling;
     const mx_tile tile = mx_tile_of(t, item % t->tiles);
     int64_t group = item / t->tiles, n = tile.j1 - tile.j0; /* of all images */
-    float *line = scratch + p->inputs * t->floats, *y = line + t->row;
+    float *y = scratch + p->inputs * t->floats;
     for (int64_t c = 0; c < p->inputs; c++)
-        mx_tile_fill(t, &tile, from, (group * p->inputs + c) * t->w.in[0] * t->w.in[1], false, scratch + c * t->floats,
-                     line);
+        mx_tile_fill(t, &tile, from, (group * p->inputs + c) * t->w.in[0] * t->w.in[1], false, scratch + c * t->floats);
     for (int64_t c = 0; c < p->outputs; c++) {
         int64_t o = group % p->groups * p->outputs + c;
-        for (int64_t i = 0; i < tile.i1 - tile.i0; i++)
-            mx_kernels_current()->windows->weigh(n, scratch + i * t->w.stride[0] * t->row, p->taps, p->at,
-                                                 p->weights + o * p->taps, p->start ? p->start[o] : 0, y + i * n);
+        mx_kernels_current()->windows->weigh(tile.i1 - tile.i0, n, scratch, t->w.stride[0] * t->row, p->taps, p->at,
+                                             p->weights + o * p->taps, p->start ? p->start[o] : 0, y);
         put_tile(p, &tile, to, (group * p->outputs + c) * p->to[0] * p->to[1], y, stream);
     }
 }
@@ -230,9 +228,9 @@ static void add_tile(const mx_conv *c, const mx_tiling *t, int64_t number, int64
     const mx_tile tile = mx_tile_of(t, number);
     int64_t n_in = mx_conv_group_in(c), n_out = mx_conv_group_out(c), taps = mx_conv_taps(c);
     int64_t n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0;
-    float *line = scratch + n_in * t->floats, *g = line + t->row;
+    float *g = scratch + n_in * t->floats;
     for (int64_t k = 0; k < n_in; k++)
-        mx_tile_fill(t, &tile, x, (group * n_in + k) * mx_conv_pixels(c), false, scratch + k * t->floats, line);
+        mx_tile_fill(t, &tile, x, (group * n_in + k) * mx_conv_pixels(c), false, scratch + k * t->floats);
     for (int64_t o = 0; o < n_out; o++) {
         int64_t from = ((group * n_out + o) * c->out[0] + tile.i0) * c->out[1] + tile.j0;
         for (int64_t i = 0; i < rows; i++)

@@ -33,21 +33,19 @@ static void put_maxima(const maxima *m, int64_t first, int64_t n, const float *y
         paths->copy(place, m->at + first, n * (int64_t)sizeof *place, m->stream);
 }
 
-/* scratch: the tile's copy, one line, outputs, places. */
+/* scratch: the tile's copy, outputs, places. */
 static void max_tile(const maxima *m, int64_t item, float *scratch)
 {
     const mx_tiling *t = &m->t;
+    const mx_conv *c = m->c;
     const mx_tile tile = mx_tile_of(t, item % t->tiles);
-    int64_t plane = item / t->tiles, n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0, out = m->c->out[1];
-    float *line = scratch + t->floats, *y = line + t->row;
+    int64_t plane = item / t->tiles, n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0, out = c->out[1];
+    float *y = scratch + t->floats;
     int32_t *place = m->at ? (int32_t *)(y + t->outputs) : NULL;
-    mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(m->c), true, scratch, line);
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t first = (tile.i0 + i) * m->c->stride[0] * m->c->in[1] + tile.j0 * m->c->stride[1];
-        mx_kernels_current()->windows->maxima(n, (const int32_t *)scratch + i * t->w.stride[0] * t->row, m->taps,
-                                              m->where, m->place, (int32_t)first, (int32_t)m->c->stride[1], y + i * n,
-                                              place ? place + i * n : NULL);
-    }
+    int64_t row_step = c->stride[0] * c->in[1], first = tile.i0 * row_step + tile.j0 * c->stride[1];
+    mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(c), true, scratch);
+    mx_kernels_current()->windows->maxima(rows, n, (const int32_t *)scratch, t->w.stride[0] * t->row, m->taps, m->where,
+                                          m->place, (int32_t)first, (int32_t)row_step, (int32_t)c->stride[1], y, place);
     int64_t to = plane * mx_conv_positions(m->c) + tile.i0 * out + tile.j0;
     if (n == out)
         put_maxima(m, to, rows * n, y, place);
@@ -61,7 +59,7 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
     mx_windows windows = mx_conv_windows(c);
     maxima m = {.c = c, .t = mx_tiling_of(&windows, 1), .x = x, .y = y, .at = at, .taps = c->kernel[0] * c->kernel[1]};
     int64_t planes = c->batch * c->channels_in, taps_bytes = mx_round_up(m.taps * 12, 64);
-    int64_t each = mx_round_up(m.t.floats + m.t.row + 2 * m.t.outputs, 16), threads = omp_get_max_threads();
+    int64_t each = mx_round_up(m.t.floats + 2 * m.t.outputs, 16), threads = omp_get_max_threads();
     int64_t bytes = taps_bytes + threads * each * (int64_t)sizeof(float);
     char *memory;
     MX_TRY(mx_pool_alloc(bytes, (void **)&memory));

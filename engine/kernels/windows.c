@@ -45,27 +45,11 @@ static void ask_for(const char *p, int64_t bytes)
         __builtin_prefetch(p + b, 0, 2);
 }
 
-/* Elements `first` to before `first + n` of a row that has in[1] of them, from element `row` of x on. */
-static void fill_line(const mx_tiling *t, mx_array x, int64_t row, int64_t first, int64_t n, bool keys, float *to)
+void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy)
 {
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    int64_t low = mx_min(mx_max(-first, 0), n), high = mx_max(mx_min(t->w.in[1] - first, n), low);
-    set_outside(to, low, keys);
-    if (mx_is_bf16(x.dtype))
-        paths->to_f32((const mx_bf16 *)x.data + row + first + low, to + low, high - low, false);
-    else
-        memcpy(to + low, (const float *)x.data + row + first + low, (size_t)(high - low) * sizeof *to);
-    ask_for((const char *)x.data + (row + first + n) * (int64_t)mx_dtype_bytes(x.dtype),
-            n * (int64_t)mx_dtype_bytes(x.dtype));
-    if (keys)
-        mx_kernels_current()->windows->to_keys(high - low, to + low);
-    set_outside(to + high, n - high, keys);
-}
-
-void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy,
-                  float *line)
-{
+    const mx_window_paths *paths = mx_kernels_current()->windows;
     const mx_windows *w = &t->w;
+    int64_t bytes = (int64_t)mx_dtype_bytes(x.dtype);
     int64_t top = tile->i0 * w->stride[0] + w->least[0], bottom = (tile->i1 - 1) * w->stride[0] + w->most[0];
     int64_t left = tile->j0 * w->stride[1] + w->least[1], right = (tile->j1 - 1) * w->stride[1] + w->most[1];
     for (int64_t y = top; y <= bottom; y++, copy += t->row) {
@@ -73,10 +57,9 @@ void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t p
             set_outside(copy, t->row, keys);
             continue;
         }
-        float *to = w->stride[1] == 1 ? copy : line;
-        fill_line(t, x, plane + y * w->in[1], left, right - left + 1, keys, to);
-        if (to == line)
-            mx_kernels_current()->windows->split(right - left + 1, w->stride[1], line, copy, t->phase);
+        const char *row = (const char *)x.data + (plane + y * w->in[1]) * bytes;
+        paths->fill(right - left + 1, left, w->in[1], row, mx_is_bf16(x.dtype), keys, w->stride[1], copy, t->phase);
+        ask_for(row + (right + 1) * bytes, (right - left + 1) * bytes);
     }
 }
 

@@ -34,10 +34,9 @@ typedef struct mx_tile {
 
 mx_tile mx_tile_of(const mx_tiling *t, int64_t number);
 
-/* Copies what the tile meets of the plane that begins at element `plane` of x. `keys`: as MX_KEY says, and outside is
- * the least of all; else outside is 0. `line`: scratch of t->row floats. */
-void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy,
-                  float *line);
+/* Copies what the tile meets of the plane that begins at element `plane` of x. `keys`: as keys, and outside is the
+ * least of all; else outside is 0. */
+void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy);
 
 /* Where the copy has the element (d, e) of the window of the tile's first output; the window of the next row begins
  * stride[0] * row floats behind. */
@@ -46,19 +45,22 @@ int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e);
 /* Keys are i32 that compare as the values do, with NaN above all and -0 equal to 0.
  * The loops for one instruction set. x, at and y are f32 or keys, with room for whole vectors. */
 typedef struct mx_window_paths {
-    /* y[i] = start + the sum over t of weight[t] x[at[t] + i] */
-    void (*weigh)(int64_t n, const float *x, int64_t taps, const int64_t *at, const float *weight, float start,
-                  float *y);
+    /* For each of `rows` rows, whose windows begin x_step floats apart and whose n results are neighbours in y:
+     * y[i] = start + the sum over t of weight[t] x[at[t] + i] */
+    void (*weigh)(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
+                  const float *weight, float start, float *y);
     /* sums[t] += the sum over rows r and i of g[r g_step + i] x[r x_step + at[t] + i] */
     void (*dots)(int64_t rows, int64_t n, const float *g, int64_t g_step, const float *x, int64_t x_step, int64_t taps,
                  const int64_t *at, double *sums);
-    /* y[i] = the value of the greatest key x[at[t] + i], the first of equal ones; place[i] = first + place_of[t] +
-     * i step, for this t. place: NULL: not wanted. */
-    void (*maxima)(int64_t n, const int32_t *x, int64_t taps, const int64_t *at, const int32_t *place_of, int32_t first,
-                   int32_t step, float *y, int32_t *place);
-    void (*to_keys)(int64_t n, float *x); /* in place */
-    /* y[r phase + i] = x[i step + r] for r from 0 to step - 1, as far as x has n elements. */
-    void (*split)(int64_t n, int64_t step, const float *x, float *y, int64_t phase);
+    /* For such rows, too: y[i] = the value of the greatest key x[at[t] + i], the first of equal ones; place[i] = first
+     * + place_of[t] + i step, for this t, and first + row_step in the next row. place: NULL: not wanted. */
+    void (*maxima)(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, int64_t taps, const int64_t *at,
+                   const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place);
+    /* The n elements from number `first` on of a row whose elements 0 to `in` - 1 are at x, bf16 or f32: element number
+     * first + i goes to y[i % step phase + i / step]. `keys`: as keys, and the least of all for those outside; else 0.
+     */
+    void (*fill)(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
+                 int64_t phase);
 } mx_window_paths;
 
 #endif

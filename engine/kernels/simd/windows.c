@@ -3,6 +3,8 @@
 #include "kernels/context.h"
 #include "kernels/simd/rows.h"
 
+#include <string.h>
+
 enum { UNROLL = 4 };
 
 MX_INLINE void weigh_as(const int vectors, const float *x, int64_t taps, const int64_t *at, const float *weight,
@@ -20,15 +22,17 @@ MX_INLINE void weigh_as(const int vectors, const float *x, int64_t taps, const i
         vf_store(y + u * VL, sum[u]);
 }
 
-static void weigh(int64_t n, const float *x, int64_t taps, const int64_t *at, const float *weight, float start,
-                  float *y)
+static void weigh(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
+                  const float *weight, float start, float *y)
 {
-    int64_t i = 0;
     vf first = vf_set1(start);
-    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        weigh_as(UNROLL, x + i, taps, at, weight, first, y + i);
-    for (; i < n; i += VL)
-        weigh_as(1, x + i, taps, at, weight, first, y + i);
+    for (int64_t r = 0; r < rows; r++, x += x_step, y += n) {
+        int64_t i = 0;
+        for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+            weigh_as(UNROLL, x + i, taps, at, weight, first, y + i);
+        for (; i < n; i += VL)
+            weigh_as(1, x + i, taps, at, weight, first, y + i);
+    }
 }
 
 /* Of `count` taps. */
@@ -96,12 +100,8 @@ MX_INLINE void maxima_as(const int vectors, const bool places, const int32_t *x,
 }
 
 MX_INLINE void maxima_of(const bool places, int64_t n, const int32_t *x, int64_t taps, const int64_t *at,
-                         const int32_t *place_of, int32_t first, int32_t step, float *y, int32_t *place)
+                         const int32_t *place_of, vi lanes, int32_t step, float *y, int32_t *place)
 {
-    int32_t lane[VL];
-    for (int l = 0; l < VL; l++)
-        lane[l] = first + l * step;
-    vi lanes = vi_load(lane);
     int64_t i = 0;
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
         maxima_as(UNROLL, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
@@ -111,46 +111,95 @@ MX_INLINE void maxima_of(const bool places, int64_t n, const int32_t *x, int64_t
                   place + (places ? i : 0));
 }
 
-static void maxima(int64_t n, const int32_t *x, int64_t taps, const int64_t *at, const int32_t *place_of, int32_t first,
-                   int32_t step, float *y, int32_t *place)
+static void maxima(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, int64_t taps, const int64_t *at,
+                   const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place)
 {
-    if (place)
-        maxima_of(true, n, x, taps, at, place_of, first, step, y, place);
-    else
-        maxima_of(false, n, x, taps, at, place_of, first, step, y, NULL);
+    int32_t lane[VL];
+    for (int l = 0; l < VL; l++)
+        lane[l] = first + l * step;
+    vi lanes = vi_load(lane);
+    for (int64_t r = 0; r < rows; r++, x += x_step, y += n, lanes = vi_add(lanes, vi_set1(row_step)))
+        if (place)
+            maxima_of(true, n, x, taps, at, place_of, lanes, step, y, place + r * n);
+        else
+            maxima_of(false, n, x, taps, at, place_of, lanes, step, y, NULL);
 }
 
-static void to_keys(int64_t n, float *x)
+/* ---- copies of rows ---- */
+
+/* The lanes from `low` to before `high`. */
+MX_INLINE vm lanes_between(int64_t low, int64_t high)
 {
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t left = lanes_left(n, i);
-        vf v = vf_load_part(x + i, left);
-        vi key = choose(vf_not_equal(v, vf_zero()), flip(vf_bits(v)), vi_set1(0));
-        vf_store_part(x + i, vi_float(choose(vf_is_nan(v), vi_set1(INT32_MAX), key)), left);
+#if MX_SIMD_512
+    return (vm)(vm_first(high) & ~vm_first(low));
+#else
+    return _mm256_andnot_ps(vm_first(low), vm_first(high));
+#endif
+}
+
+/* Those lanes of the vector at element i, and zeros; the others are not read. */
+MX_INLINE vf load_lanes(const void *x, int64_t i, int64_t low, int64_t high, const bool bf16)
+{
+#if MX_SIMD_512
+    vm lanes = lanes_between(low, high);
+    return bf16 ? vf_from_bf16(_mm256_maskz_loadu_epi16(lanes, (const mx_bf16 *)x + i))
+                : _mm512_maskz_loadu_ps(lanes, (const float *)x + i);
+#else
+    if (!bf16)
+        return _mm256_maskload_ps((const float *)x + i, _mm256_castps_si256(lanes_between(low, high)));
+    float room[VL] = {0};
+    for (int64_t l = low; l < high; l++)
+        room[l] = mx_from_bf16(((const mx_bf16 *)x)[i + l]);
+    return vf_load(room);
+#endif
+}
+
+MX_INLINE vf key_of(vf v)
+{
+    vi key = choose(vf_not_equal(v, vf_zero()), flip(vf_bits(v)), vi_set1(0));
+    return vi_float(choose(vf_is_nan(v), vi_set1(INT32_MAX), key));
+}
+
+/* The vector from element i on of a row whose elements 0 to in - 1 are at x. */
+MX_INLINE vf row_part(const void *x, int64_t i, int64_t in, const bool bf16, const bool keys)
+{
+    if (i >= 0 && i + VL <= in) {
+        vf v = row_load(x, i, bf16);
+        return keys ? key_of(v) : v;
     }
+    int64_t low = mx_min(mx_max(-i, 0), VL), high = mx_max(mx_min(in - i, VL), low);
+    vf v = load_lanes(x, i, low, high, bf16);
+    return keys ? vf_select(lanes_between(low, high), key_of(v), vi_float(vi_set1(INT32_MIN))) : v;
 }
 
-MX_INLINE void split_by(int64_t n, const int64_t step, const float *x, float *y, int64_t phase)
+MX_INLINE void fill_as(int64_t n, int64_t first, int64_t in, const void *x, int64_t step, float *y, int64_t phase,
+                       const bool bf16, const bool keys)
 {
-    for (int64_t r = 0; r < step; r++)
-        for (int64_t i = 0; i * step + r < n; i++)
-            y[r * phase + i] = x[i * step + r];
-}
-
-static void split(int64_t n, int64_t step, const float *x, float *y, int64_t phase)
-{
-    int64_t i = 0;
-    if (step != 2) {
-        split_by(n, step, x, y, phase);
-        return;
-    }
-    for (; i + 2 * VL <= n; i += 2 * VL) {
+    for (int64_t i = 0; step == 1 && i < n; i += VL)
+        vf_store(y + i, row_part(x, first + i, in, bf16, keys));
+    for (int64_t i = 0; step == 2 && i < n; i += 2 * VL) {
         vf even, odd;
-        vf_split(vf_load(x + i), vf_load(x + i + VL), &even, &odd);
+        vf_split(row_part(x, first + i, in, bf16, keys), row_part(x, first + i + VL, in, bf16, keys), &even, &odd);
         vf_store(y + i / 2, even);
         vf_store(y + phase + i / 2, odd);
     }
-    split_by(n - i, 2, x + i, y + i / 2, phase);
+    for (int64_t i = 0; step > 2 && i < n; i += VL) {
+        float lane[VL];
+        vf_store(lane, row_part(x, first + i, in, bf16, keys));
+        for (int64_t l = 0; l < mx_min(VL, n - i); l++)
+            memcpy(&y[(i + l) % step * phase + (i + l) / step], &lane[l], sizeof *lane);
+    }
 }
 
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, to_keys, split};
+static void fill(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
+                 int64_t phase)
+{
+    if (bf16)
+        keys ? fill_as(n, first, in, x, step, y, phase, true, true)
+             : fill_as(n, first, in, x, step, y, phase, true, false);
+    else
+        keys ? fill_as(n, first, in, x, step, y, phase, false, true)
+             : fill_as(n, first, in, x, step, y, phase, false, false);
+}
+
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill};

@@ -175,8 +175,18 @@ MX_INLINE vf row_part(const void *x, int64_t i, int64_t in, const bool bf16, con
 MX_INLINE void fill_as(int64_t n, int64_t first, int64_t in, const void *x, int64_t step, float *y, int64_t phase,
                        const bool bf16, const bool keys)
 {
-    for (int64_t i = 0; step == 1 && i < n; i += VL)
-        vf_store(y + i, row_part(x, first + i, in, bf16, keys));
+    for (int64_t i = 0, some; step == 1 && i < n; i += some) { /* a few vectors at once where all are inside */
+        some = first + i >= 0 && first + i + UNROLL * VL <= in && i + UNROLL * VL <= n ? UNROLL * VL : VL;
+        if (some == VL) {
+            vf_store(y + i, row_part(x, first + i, in, bf16, keys));
+            continue;
+        }
+#pragma GCC unroll 4
+        for (int u = 0; u < UNROLL; u++) {
+            vf v = row_load(x, first + i + u * VL, bf16);
+            vf_store(y + i + u * VL, keys ? key_of(v) : v);
+        }
+    }
     for (int64_t i = 0; step == 2 && i < n; i += 2 * VL) {
         vf even, odd;
         vf_split(row_part(x, first + i, in, bf16, keys), row_part(x, first + i + VL, in, bf16, keys), &even, &odd);

@@ -51,6 +51,7 @@
     X(const mx_loss_paths, loss) \
     X(const mx_optimizer_paths, optimizer) \
     X(const mx_micro, micro) \
+    X(const mx_micro, micro_f32) \
     X(const mx_micro, micro_i8) \
     X(const mx_micro, micro_vnni) \
     X(const mx_micro, micro_i8_tiles) \

@@ -5,8 +5,8 @@
  *   y[n, o, i, j] = bias[o] + sum over c, k, l of w[o, c, k, l] x[n, first(o) + c, i s0 + k d0 - p0, j s1 + l d1 - p1]
  *
  * with x = 0 outside. Groups of several channels are matrix products of the weights with columns of x, one column for
- * each position of y, in blocks that fit the caches. Thin groups, as those of depthwise convolutions, are weighted sums
- * of rows (windows.h). */
+ * each position of y, which are packed straight from x (conv_product.c, conv_grad_w.c). Thin groups, as those of
+ * depthwise convolutions, are weighted sums of rows (conv_thin.c). */
 #ifndef MX_KERNELS_CONV_H
 #define MX_KERNELS_CONV_H
 
@@ -19,8 +19,8 @@ typedef struct mx_conv {
     int64_t before[2]; /* padding before the first element */
 } mx_conv;
 
-/* Arrays are f32 or bf16, dense; sums are f32, and bf16 results are rounded once. bias: f32, NULL: none. MX_ERR_MEMORY
- * if there is no memory for the blocks of columns. */
+/* Arrays are f32 or bf16, dense; sums are f32, and bf16 results are rounded once. bias: f32, NULL: none. The same bits
+ * on any number of threads. MX_ERR_MEMORY if there is no memory for the packed weights and blocks of columns. */
 mx_status mx_conv_forward(const mx_conv *c, mx_array x, mx_array w, const float *bias, mx_array y);
 mx_status mx_conv_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx);
 mx_status mx_conv_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
@@ -28,10 +28,25 @@ mx_status mx_conv_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
 /* sums[o] = the sum of dy (batch, channels_out, positions) over batch and positions. */
 void mx_conv_grad_bias(const mx_conv *c, mx_array dy, float *sums);
 
-/* The row loops for one instruction set. */
+/* n neighbours in a copy of planes, from float `from` on, that are columns `to` to before to + n of a packed panel. */
+typedef struct mx_conv_run {
+    int64_t from, to, n;
+} mx_conv_run;
+
+/* The loops for one instruction set. */
 typedef struct mx_conv_paths {
-    void (*add)(int64_t n, const float *x, float *y, int64_t step); /* y[i step] += x[i] */
+    void (*add)(int64_t n, const float *x, float *y); /* y += x */
     float (*sum)(int64_t n, const void *x, mx_dtype dtype);
+
+    /* Lines of `width` words of a packed operand (gemm_micro.h), from runs whose columns ascend, at most `width` in
+     * all. Word w of column to + i is x[at[w] + from + i], w < n; with `pairs` the bf16 that x holds for at[2 w] and
+     * for at[2 w + 1], or 0 in place of at[n]. Whole vectors are read and written: what is behind the last run, and up
+     * to a vector behind the last line, is undefined. */
+    void (*gather)(const float *x, int64_t n, const int64_t *at, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                   int64_t width, uint32_t *out);
+
+    /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
+    void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);
 } mx_conv_paths;
 
 #endif

@@ -1,5 +1,4 @@
-/* The row loops of convolutions, for every path: plain loops that the compiler vectorizes. A file that includes this
- * has set PATH_NAME. */
+/* The row loops of convolutions, for every path: plain loops that the compiler vectorizes. */
 #include "core/element.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
@@ -11,14 +10,10 @@ MX_INLINE float value_at(const void *x, bool bf16, int64_t i)
     return bf16 ? mx_from_bf16(((const mx_bf16 *)x)[i]) : ((const float *)x)[i];
 }
 
-static void add(int64_t n, const float *x, float *y, int64_t step)
+static void add(int64_t n, const float *x, float *y)
 {
-    if (step == 1)
-        for (int64_t i = 0; i < n; i++)
-            y[i] += x[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            y[i * step] += x[i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
 }
 
 MX_INLINE float sum_as(int64_t n, const void *x, bool bf16)
@@ -39,5 +34,3 @@ static float sum(int64_t n, const void *x, mx_dtype dtype)
 {
     return mx_is_bf16(dtype) ? sum_as(n, x, true) : sum_as(n, x, false);
 }
-
-const mx_conv_paths PATH_NAME = {add, sum};

@@ -113,28 +113,23 @@ mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at,
 
 /* ---- means: convolutions of each plane with equal weights ---- */
 
-static mx_status with_equal_weights(const mx_conv *c, mx_array from, mx_array to,
-                                    mx_status (*run)(const mx_conv *c, mx_array from, mx_array w, mx_array to))
+static mx_status with_equal_weights(const mx_conv *c, bool backward, mx_array from, mx_array to)
 {
     int64_t taps = c->kernel[0] * c->kernel[1], bytes = taps * (int64_t)sizeof(float);
     mx_conv plane = *c;
     float *w;
     plane.batch = c->batch * c->channels_in;
     plane.channels_in = plane.channels_out = plane.groups = 1;
+    mx_conv_pass p = backward ? mx_conv_pass_grad_x(&plane, 0, 0) : mx_conv_pass_forward(&plane);
     MX_TRY(mx_pool_alloc(bytes, (void **)&w));
     for (int64_t i = 0; i < taps; i++)
         w[i] = 1.0f / (float)taps;
-    mx_status status = run(&plane, from, (mx_array){w, MX_F32}, to);
+    mx_status status = mx_conv_thin_pass(&p, from, (mx_array){w, MX_F32}, NULL, to);
     mx_pool_free(w, bytes);
     return status;
 }
 
-static mx_status forward(const mx_conv *c, mx_array x, mx_array w, mx_array y)
-{
-    return mx_conv_thin_forward(c, x, w, NULL, y);
-}
-
-mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y) { return with_equal_weights(c, x, y, forward); }
+mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y) { return with_equal_weights(c, false, x, y); }
 
 /* dx[i step + r] = phases[r phase + i], as far as dx has n elements. */
 static void merge(int64_t n, int64_t step, const float *phases, int64_t phase, float *dx)
@@ -167,7 +162,7 @@ static void spread_means(const mx_conv *c, mx_array dy, int64_t plane, int64_t r
         mx_conv_inside(c, 1, l, &low, &high);
         int64_t to = mx_conv_at(c, 1, low, l); /* not negative if there is any */
         if (high > low)
-            kernels->conv->add(high - low, sums + low, phases + to % step * phase + to / step, 1);
+            kernels->conv->add(high - low, sums + low, phases + to % step * phase + to / step);
     }
     merge(c->in[1], step, phases, phase, dx);
 }
@@ -206,5 +201,5 @@ mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx)
 {
     if (c->stride[0] > 1 || c->stride[1] > 1)
         return strided_backward(c, dy, dx);
-    return with_equal_weights(c, dy, dx, mx_conv_thin_grad_x);
+    return with_equal_weights(c, true, dy, dx); /* one pass */
 }

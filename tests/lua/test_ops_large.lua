@@ -350,6 +350,17 @@ function TestThreads.test_bf16_products()
     end)
 end
 
+function TestThreads.test_convolutions()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        same_on_any_threads("conv2d", { { 2, 20, 19, 17 }, { 70, 20, 3, 3 }, { 70 } }, dtype, function(x, w, bias)
+            return mx.conv2d(x, w, bias, { padding = 1 })
+        end)
+        same_on_any_threads("strided conv2d", { { 2, 8, 19, 17 }, { 12, 4, 3, 3 } }, dtype, function(x, w)
+            return mx.conv2d(x, w, { stride = 2, groups = 2 })
+        end)
+    end
+end
+
 function TestThreads.test_embedding()
     local ids = tokens_of(5000, 37, 4):keep()
     for _, dtype in ipairs { "f32", "bf16" } do
@@ -361,8 +372,19 @@ end
 
 TestWindows = {}
 
--- Of several tiles in every direction (kernels/windows.h), against f64, whose loops know no tiles.
+-- Of several tiles in every direction (kernels/windows.h), and products of several blocks of columns, of rows and of
+-- taps (kernels/conv_product.c), against f64, whose loops know neither.
 for name, case in pairs {
+    product = { { 3, 10, 31, 33 }, { 70, 10, 3, 3 }, { padding = 1 } },
+    product_many_taps = { { 1, 130, 9, 8 }, { 20, 130, 3, 3 }, { padding = 1 } },
+    product_many_rows = { { 1, 16, 6, 5 }, { 530, 16, 2, 3 } },
+    product_long = { { 2, 24, 700 }, { 30, 24, 7 }, { padding = "causal", dilation = 3 } },
+    product_small_images = { { 40, 9, 4, 3 }, { 21, 9, 3, 2 }, { padding = { 2, 1 } } },
+    product_wide_padding = { { 2, 9, 3, 4 }, { 5, 9, 2, 2 }, { padding = 4, stride = 3 } },
+    product_of_points = { { 3, 40, 15, 17 }, { 33, 40, 1, 1 }, { stride = 2 } },
+    product_groups = {
+        { 2, 12, 20, 23 }, { 18, 6, 3, 2 }, { groups = 2, dilation = { 2, 3 }, stride = { 1, 2 }, padding = { 3, 1 } },
+    },
     causal_depthwise = { { 2, 3, 9001 }, { 3, 1, 4 }, { groups = 3, padding = "causal" } },
     strided = { { 1, 4, 4500 }, { 6, 2, 5 }, { groups = 2, stride = 3, dilation = 2, padding = 4 } },
     two_dimensions = { { 1, 2, 40, 1100 }, { 2, 1, 3, 3 }, { groups = 2, padding = 1 } },

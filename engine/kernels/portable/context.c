@@ -22,6 +22,7 @@ const mx_kernels mx_kernels_portable = {
     .loss = &mx_loss_portable,
     .optimizer = &mx_optimizer_portable,
     .micro = &mx_micro_portable,
+    .micro_f32 = &mx_micro_f32_portable,
     .micro_i8 = &mx_micro_i8_portable,
     .quantize = &mx_quantize_portable,
     .thin_i8 = &mx_thin_i8_portable,

@@ -1,2 +1,33 @@
-#define PATH_NAME mx_conv_portable
 #include "kernels/conv_rows.h"
+
+#include <string.h>
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                   int64_t width, uint32_t *out)
+{
+    int64_t step = pairs ? 2 : 1;
+    for (int64_t e = 0; e < n; e += step, out += width)
+        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+            for (int64_t i = 0; i < r->n; i++) {
+                uint32_t word = bits_of(x[at[e] + r->from + i]);
+                if (pairs)
+                    word = word >> 16 | (e + 1 < n ? bits_of(x[at[e + 1] + r->from + i]) : 0);
+                out[r->to + i] = word;
+            }
+}
+
+static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < planes; p++)
+            y[i * y_step + p] = value_at(x.data, mx_is_bf16(x.dtype), p * step + i);
+}
+
+const mx_conv_paths mx_conv_portable = {add, sum, gather, turn};

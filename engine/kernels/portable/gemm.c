@@ -81,6 +81,26 @@ const mx_micro mx_micro_portable = {.instruction = "MULPS",
                                     .store = store,
                                     .scale = scale};
 
+static void pack_a_f32(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    float *to = packed;
+    for (int64_t first = 0; first < m; first += MR)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = first; i < first + MR; i++)
+                *to++ = i < m ? element(src, trans ? p * stride + i : i * stride + p, dtype) : 0.0f;
+}
+
+const mx_micro mx_micro_f32_portable = {.instruction = "MULPS",
+                                        .mr = MR,
+                                        .nr = NR,
+                                        .k_group = 1,
+                                        .k_unit = 1,
+                                        .k_words = 512,
+                                        .pack_a = pack_a_f32,
+                                        .kernel = kernel,
+                                        .store = store,
+                                        .scale = scale};
+
 /* i8 is packed as all else, since f32 holds it; the sums are i32. */
 static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
                       bool accumulate)

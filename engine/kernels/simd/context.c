@@ -24,6 +24,9 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .loss = &MX_SIMD_NAME(mx_loss),
     .optimizer = &MX_SIMD_NAME(mx_optimizer),
     .micro = &MX_SIMD_NAME(mx_micro),
+#if !defined(MX_SIMD_AVX512_BF16)
+    .micro_f32 = &MX_SIMD_NAME(mx_micro_f32),
+#endif
     .micro_i8 = &MX_SIMD_NAME(mx_micro_i8),
 #if MX_SIMD_512
     .micro_vnni = &MX_SIMD_NAME(mx_micro_vnni),

@@ -1,3 +1,81 @@
-#include "kernels/simd/simd.h"
-#define PATH_NAME MX_SIMD_NAME(mx_conv)
 #include "kernels/conv_rows.h"
+#include "kernels/simd/rows.h"
+#include "kernels/simd/transpose.h"
+
+enum { MOST_PIECES = 64 }; /* vectors of a line, which has no more columns than these */
+
+typedef struct piece {
+    int64_t from, to;
+} piece;
+
+/* The runs in vectors. */
+static int64_t cut(const mx_conv_run *runs, int64_t n_runs, piece *pieces)
+{
+    int64_t n = 0;
+    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+        for (int64_t i = 0; i < r->n; i += VL)
+            pieces[n++] = (piece){r->from + i, r->to + i};
+    return n;
+}
+
+/* A line: what a later piece has is written over what an earlier one has too much. */
+MX_INLINE void gather_singles(const float *x, const piece *pieces, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        vf_store(out + pieces[i].to, vf_load(x + pieces[i].from));
+}
+
+MX_INLINE void gather_pairs(const float *even, const float *odd, const piece *pieces, int64_t n, uint32_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        vi upper = odd ? vf_bits(vf_load(odd + pieces[i].from)) : vi_set1(0);
+        vi lower = vi_shr(vf_bits(vf_load(even + pieces[i].from)), 16);
+        vi_store((int32_t *)out + pieces[i].to, vi_or(lower, upper));
+    }
+}
+
+static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                   int64_t width, uint32_t *out)
+{
+    piece pieces[MOST_PIECES];
+    int64_t count = cut(runs, n_runs, pieces);
+    if (!pairs)
+        for (int64_t e = 0; e < n; e++, out += width)
+            gather_singles(x + at[e], pieces, count, (float *)out);
+    else
+        for (int64_t e = 0; e < n; e += 2, out += width)
+            gather_pairs(x + at[e], e + 1 < n ? x + at[e + 1] : NULL, pieces, count, out);
+}
+
+MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, int64_t y_step,
+                       float *y)
+{
+    for (int64_t p = 0; p < planes; p += VL)
+        for (int64_t i = 0; i < n; i += VL) {
+            int64_t lines = mx_min(planes - p, VL), columns = mx_min(n - i, VL);
+            vf square[VL];
+            if (lines == VL && columns == VL)
+#pragma GCC unroll 16
+                for (int l = 0; l < VL; l++)
+                    square[l] = row_load(x, (p + l) * step + i, bf16);
+            else
+                for (int l = 0; l < VL; l++)
+                    square[l] = l < lines ? row_load_part(x, (p + l) * step + i, columns, bf16) : vf_zero();
+            transpose(square);
+            for (int l = 0; l < VL && l < columns; l++)
+                if (lines == VL)
+                    vf_store(y + (i + l) * y_step + p, square[l]);
+                else
+                    vf_store_part(y + (i + l) * y_step + p, square[l], lines);
+        }
+}
+
+static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
+{
+    if (mx_is_bf16(x.dtype))
+        turn_as(true, planes, n, x.data, step, y_step, y);
+    else
+        turn_as(false, planes, n, x.data, step, y_step, y);
+}
+
+const mx_conv_paths MX_SIMD_NAME(mx_conv) = {add, sum, gather, turn};

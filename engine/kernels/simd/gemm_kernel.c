@@ -136,3 +136,17 @@ const mx_micro MX_SIMD_NAME(mx_micro) = {.mr = MR,
                                          .kernel = kernel,
                                          .store = MX_SIMD_NAME(mx_gemm_store),
                                          .scale = MX_SIMD_NAME(mx_gemm_scale)};
+
+#if !defined(MX_SIMD_AVX512_BF16)
+const mx_micro MX_SIMD_NAME(mx_micro_f32) = {.mr = MR,
+                                             .nr = NR,
+                                             .k_group = 1,
+                                             .k_unit = 1,
+                                             .k_words = 512,
+                                             .instruction = MX_SIMD_512 ? "VFMADD231PS, 512 bits"
+                                                                        : "VFMADD231PS, 256 bits",
+                                             .pack_a = MX_SIMD_NAME(mx_pack_a_exact),
+                                             .kernel = kernel,
+                                             .store = MX_SIMD_NAME(mx_gemm_store),
+                                             .scale = MX_SIMD_NAME(mx_gemm_scale)};
+#endif

@@ -8,9 +8,9 @@
 #include "kernels/simd/transpose.h"
 
 /* What a word holds. It is a constant in every caller, so the compiler removes the branches on it. */
-typedef enum { SINGLES, PAIRS, SHORTS, BYTES, OFFSET_BYTES } word_kind;
+typedef enum { EXACT, SINGLES, PAIRS, SHORTS, BYTES, OFFSET_BYTES } word_kind;
 
-MX_INLINE int per_word(word_kind kind) { return kind == SINGLES ? 1 : kind == PAIRS || kind == SHORTS ? 2 : 4; }
+MX_INLINE int per_word(word_kind kind) { return kind <= SINGLES ? 1 : kind == PAIRS || kind == SHORTS ? 2 : 4; }
 
 /* Words of k of a panel: those that are packed here, and the distance from panel to panel. */
 MX_INLINE int64_t words_of(int64_t k, word_kind kind) { return mx_ceil_div(k, per_word(kind)); }
@@ -58,8 +58,11 @@ MX_INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
     return _mm_loadu_si128((const __m128i *)part);
 }
 
-MX_INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
+/* EXACT: f32 as they are. */
+MX_INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n, word_kind kind)
 {
+    if (kind == EXACT)
+        return _mm256_castps_si256(load_f32(s, offset, n));
     if (s->dtype == MX_BF16)
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
     __m256i rounded = round_to_upper_halves(load_f32(s, offset, n));
@@ -100,7 +103,7 @@ MX_INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_
                             kind);
     if (kind == PAIRS)
         return _mm256_set_m128i(load_rounded(s, offset + 8, n - 8), load_rounded(s, offset, n));
-    return load_singles(s, offset, n);
+    return load_singles(s, offset, n, kind);
 }
 
 /* The same of i8: byte b of each word is in row[b]. */
@@ -121,8 +124,8 @@ MX_INLINE __m256i bytes_of_items(const source *s, int64_t item, int64_t w, int64
 /* Word w of eight neighbouring items, n of which exist. */
 MX_INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
 {
-    if (kind == SINGLES)
-        return load_singles(s, w * s->stride + item, n);
+    if (kind <= SINGLES)
+        return load_singles(s, w * s->stride + item, n, kind);
     if (kind != PAIRS)
         return bytes_of_items(s, item, w, n, kind);
     int64_t offset = 2 * w * s->stride + item;
@@ -327,6 +330,12 @@ MX_INLINE void pack_i8(const source *s, bool along, int width, void *packed, wor
     pack_dtype(*s, MX_I8, along, width, packed, kind);
 }
 
+/* f32 as they are. */
+MX_INLINE void pack_f32(const source *s, bool along, int width, void *packed, word_kind kind)
+{
+    pack_dtype(*s, MX_F32, along, width, packed, kind);
+}
+
 #define DEFINE_PACK(name, pack, width, along, kind)                                                                    \
     void MX_SIMD_NAME(name)(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,    \
                             void *packed)                                                                              \
@@ -334,6 +343,7 @@ MX_INLINE void pack_i8(const source *s, bool along, int width, void *packed, wor
         pack(&(source){src, dtype, stride, length, k}, along, width, packed, kind);                                    \
     }
 
+DEFINE_PACK(mx_pack_a_exact, pack_f32, GEMM_MR, !trans, EXACT)
 DEFINE_PACK(mx_pack_a_singles, pack, GEMM_MR, !trans, SINGLES)
 DEFINE_PACK(mx_pack_b_singles, pack, GEMM_NR, trans, SINGLES)
 DEFINE_PACK(mx_pack_a_pairs, pack, 8, !trans, PAIRS)

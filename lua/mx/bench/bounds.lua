@@ -77,6 +77,50 @@ local function grouped(kind, rows, all)
         grouped_matmul_acc = true }, 2 * groups * rows * inner * outer }
 end
 
+--- Layers of ResNet-50: kernel, channels in and out, height and width of the images, stride.
+bounds.LAYERS = {
+    { 3, 64, 64, 56, 1 }, { 3, 128, 128, 28, 1 }, { 3, 256, 256, 14, 1 }, { 3, 512, 512, 7, 1 }, { 1, 256, 64, 56, 1 },
+    { 1, 64, 256, 56, 1 }, { 1, 512, 2048, 7, 1 }, { 3, 128, 128, 56, 2 }, { 7, 3, 64, 112, 2 },
+}
+
+-- A convolution of 16 images: forward, or one of its gradients.
+local function convolution(op, layer, dtype)
+    local kernel, inputs, outputs, size, stride = table.unpack(layer)
+    local with = { padding = kernel // 2, stride = stride }
+    local x = randn(1, { 16, inputs, size, size }, dtype)
+    local w = randn(2, { outputs, inputs, kernel, kernel }, dtype)
+    local dy = randn(3, mx.conv2d(x, w, with):size(), dtype)
+    local calls = {
+        conv2d = function() mx.conv2d(x, w, with) end,
+        conv2d_grad = function()
+            mx.conv2d_grad(w, dy, { padding = with.padding, stride = stride, size = x:size() })
+        end,
+        conv2d_grad_w = function()
+            mx.conv2d_grad_w(x, dy, { padding = with.padding, stride = stride, size = w:size() })
+        end,
+    }
+    return { calls[op], { [op] = true } }
+end
+
+-- Convolutions as shares of a product of 1024^3; 70 % are asked of forward.
+local function convolutions()
+    local list = {}
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local a, b = randn(1, { 1024, 1024 }, dtype), randn(2, { 1024, 1024 }, dtype)
+        for _, layer in ipairs(bounds.LAYERS) do
+            for _, op in ipairs { "conv2d", "conv2d_grad", "conv2d_grad_w" } do
+                list[#list + 1] = {
+                    ("%s %dx%d, %d>%d, %d/%d"):format(op, layer[1], layer[1], table.unpack(layer, 2)),
+                    dtype .. " product of 1024^3", op == "conv2d" and 0.7 or nil,
+                    function() return convolution(op, layer, dtype) end,
+                    function() return { function() mx.matmul(a, b) end, PRODUCT } end,
+                }
+            end
+        end
+    end
+    return list
+end
+
 -- Each figure: what is measured, what it is a share of, the least share (nil: none is asked), and functions that make
 -- both measurements.
 local function figures()
@@ -128,16 +172,10 @@ local function print_peaks(threads)
     end
 end
 
---- Prints the table for the current number of threads. Only for one rank.
----@param profiled function seconds, FLOPs and bytes of a call: of kernels.lua
----@param log? table metrics of mx.outputs
-function bounds.run(profiled, log)
+local function print_figures(list, profiled, log)
     local threads = mx.threads()
-    print(("\nRatios of rates, path %s, %d thread%s; medians of %d rounds in which both were measured in turn."):format(
-        mx.isa(), threads, threads == 1 and "" or "s", ROUNDS))
-    print_peaks(threads)
     print(("%-32s %12s  %-30s %6s %6s"):format("", "GFLOP/s", "share of", "share", "asked"))
-    for _, figure in ipairs(figures()) do
+    for _, figure in ipairs(list) do
         local name, of, least, first, second = table.unpack(figure, 1, 5)
         mx.scope(function()
             local rate, ratio = bounds.compare(profiled, first(), second())
@@ -150,6 +188,29 @@ function bounds.run(profiled, log)
         end)
         mx.trim()
     end
+end
+
+local function print_title(what)
+    local threads = mx.threads()
+    print(("\n%s, path %s, %d thread%s; medians of %d rounds in which both were measured in turn."):format(what,
+        mx.isa(), threads, threads == 1 and "" or "s", ROUNDS))
+end
+
+--- Prints the shares of a product that convolutions reach. Only for one rank.
+---@param profiled function seconds, FLOPs and bytes of a call: of kernels.lua
+---@param log? table metrics of mx.outputs
+function bounds.convolutions(profiled, log)
+    print_title "Convolutions of 16 images: kernel, channels, size / stride"
+    mx.scope(function() print_figures(convolutions(), profiled, log) end)
+end
+
+--- Prints the table for the current number of threads. Only for one rank.
+---@param profiled function as above
+---@param log? table
+function bounds.run(profiled, log)
+    print_title "Ratios of rates"
+    print_peaks(mx.threads())
+    print_figures(figures(), profiled, log)
     if mx.isa() ~= "amx" then
         print("Not measured: the same on path amx, which this run does not use. The shares that are asked of "
             .. "cross_entropy and\nattention are those of that path; so are 2048 rows of grouped products.")

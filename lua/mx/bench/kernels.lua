@@ -124,15 +124,10 @@ local function add_attention(list, S, H, K, D, V, causal)
     end
 end
 
--- Layers of ResNet-50: kernel, channels in and out, and height and width of the images.
-local CONVOLUTIONS = {
-    { 3, 64, 64, 56 }, { 3, 128, 128, 28 }, { 3, 256, 256, 14 }, { 3, 512, 512, 7 }, { 1, 256, 64, 56 },
-}
-
 local function add_convolutions(list)
     for _, dtype in ipairs { "bf16", "f32" } do
-        for _, layer in ipairs(CONVOLUTIONS) do
-            local k, c, o, size = table.unpack(layer)
+        for _, layer in ipairs(bounds.LAYERS) do
+            local k, c, o, size, stride = table.unpack(layer)
             local function make(check)
                 local n = check and 1 or 16
                 local x = randn(1, { n, check and 8 or c, size, size }, dtype):requires_grad()
@@ -140,14 +135,15 @@ local function add_convolutions(list)
                 return function()
                     x:zero_grad()
                     w:zero_grad()
-                    local y = mx.conv2d(x, w, { padding = k // 2 })
+                    local y = mx.conv2d(x, w, { padding = k // 2, stride = stride })
                     mx.backward(mx.sum(y))
                     return y, x:grad(), w:grad()
                 end
             end
             for _, op in ipairs { "conv2d", "conv2d_grad", "conv2d_grad_w" } do
                 list[#list + 1] = {
-                    kernel = op, shape = sizes(k, c, o, size), dtype = dtype, unit = "FLOP/s", ops = { [op] = true },
+                    kernel = op, shape = ("%dx%d, %d>%d, %d/%d"):format(k, k, c, o, size, stride), dtype = dtype,
+                    unit = "FLOP/s", ops = { [op] = true },
                     make = make,
                 }
             end
@@ -476,7 +472,8 @@ function kernels.run(words)
     local cases, all = all_cases(o), mx.threads()
     local groups, layers = ("grouped"):find(o.only, 1, true), ("moe"):find(o.only, 1, true)
     local masked, ratios = ("attention masks"):find(o.only, 1, true), o.only == "bounds"
-    if #cases == 0 and not (groups or layers or masked or ratios) then
+    local convolved = o.only == "convolutions"
+    if #cases == 0 and not (groups or layers or masked or ratios or convolved) then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
@@ -499,6 +496,9 @@ function kernels.run(words)
         end
         if ratios then
             bounds.run(profiled, log)
+        end
+        if convolved then
+            bounds.convolutions(profiled, log)
         end
     end
     mx.threads(all)

@@ -1,0 +1,168 @@
+#include "kernels/conv_internal.h"
+
+#include "kernels/context.h"
+
+#include <string.h>
+
+enum { LONG_ROW = 512 }; /* rows of more results are cut */
+
+mx_conv_blocks mx_conv_blocks_of(const mx_windows *w, int64_t batch, int64_t most, int64_t unit)
+{
+    int64_t width = w->out[1], rows = batch * w->out[0], length = width > LONG_ROW ? width : rows * width;
+    int64_t pieces = mx_ceil_div(length, most), size = mx_round_up(mx_ceil_div(length, pieces), unit);
+    pieces = mx_ceil_div(length, size);
+    return width > LONG_ROW ? (mx_conv_blocks){size, pieces, rows * pieces} : (mx_conv_blocks){size, 0, pieces};
+}
+
+static int64_t lines_of(const mx_windows *w, int64_t rows)
+{
+    return (rows - 1) * w->stride[0] + w->most[0] - w->least[0] + 1;
+}
+
+/* Elements of a row that so many results meet. */
+static int64_t met_by(const mx_windows *w, int64_t columns)
+{
+    return (columns - 1) * w->stride[1] + w->most[1] - w->least[1] + 1;
+}
+
+static int64_t phase_of(const mx_windows *w, int64_t columns)
+{
+    int64_t n = met_by(w, columns);
+    return w->stride[1] == 1 ? n : mx_round_up(mx_ceil_div(n, w->stride[1]), 16);
+}
+
+mx_conv_copy mx_conv_copy_of(const mx_windows *w, int64_t batch, const mx_conv_blocks *blocks, int64_t block)
+{
+    mx_conv_copy c = {.w = *w, .columns = w->out[1]};
+    int64_t positions = w->out[0] * w->out[1];
+    if (blocks->pieces > 0) {
+        c.j0 = block % blocks->pieces * blocks->size;
+        c.first = block / blocks->pieces * w->out[1] + c.j0;
+        c.count = c.columns = mx_min(blocks->size, w->out[1] - c.j0);
+    } else {
+        c.first = block * blocks->size;
+        c.count = mx_min(blocks->size, batch * positions - c.first);
+    }
+    int64_t last = c.first + c.count - 1, last_row = last % positions / w->out[1];
+    c.image = c.first / positions;
+    c.images = last / positions - c.image + 1;
+    c.i0 = c.first % positions / w->out[1];
+    c.phase = phase_of(w, c.columns);
+    c.row = c.phase * w->stride[1];
+    c.lines_before = lines_of(w, (c.images == 1 ? last_row + 1 : w->out[0]) - c.i0);
+    c.lines = c.lines_before;
+    if (c.images > 1)
+        c.lines += (c.images - 2) * lines_of(w, w->out[0]) + lines_of(w, last_row + 1);
+    return c;
+}
+
+int64_t mx_conv_copy_most(const mx_windows *w, const mx_conv_blocks *blocks)
+{
+    if (blocks->pieces > 0)
+        return lines_of(w, 1) * phase_of(w, blocks->size) * w->stride[1];
+    int64_t images = (blocks->size - 1) / (w->out[0] * w->out[1]) + 2,
+            rows = (blocks->size - 1) / w->out[1] + 1 + images;
+    int64_t lines = mx_min(images * lines_of(w, w->out[0]), images * lines_of(w, 1) + rows * w->stride[0]);
+    return lines * phase_of(w, w->out[1]) * w->stride[1];
+}
+
+/* The rows of copies that image n of the block ends before, and the row of the image that its first row is. */
+static int64_t lines_to(const mx_conv_copy *c, int64_t n)
+{
+    return n == c->images - 1 ? c->lines : c->lines_before + n * lines_of(&c->w, c->w.out[0]);
+}
+
+static int64_t first_line(const mx_conv_copy *c, int64_t n)
+{
+    return (n == 0 ? c->i0 * c->w.stride[0] : 0) + c->w.least[0];
+}
+
+static const char *row_at(const mx_conv_copy *c, const mx_conv_planes *p, int64_t plane, int64_t n, int64_t y)
+{
+    int64_t at = plane * p->step + (c->image + n) * p->image_step + y * c->w.in[1];
+    return mx_conv_part(p->x, at).data;
+}
+
+void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t plane, float *copy)
+{
+    const mx_windows *w = &c->w;
+    const mx_window_paths *paths = mx_kernels_current()->windows;
+    int64_t columns = met_by(w, c->columns), left = c->j0 * w->stride[1] + w->least[1], line = 0;
+    for (int64_t n = 0; n < c->images; n++)
+        for (int64_t y = first_line(c, n), end = lines_to(c, n); line < end; line++, y++, copy += c->row)
+            if (y < 0 || y >= w->in[0])
+                memset(copy, 0, (size_t)c->row * sizeof *copy);
+            else
+                paths->fill(columns, left, w->in[1], row_at(c, planes, plane, n, y), mx_is_bf16(planes->x.dtype), false,
+                            w->stride[1], copy, c->phase);
+}
+
+void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t begin, int64_t end, int64_t i,
+                      int64_t n)
+{
+    enum { LINE = 64 };
+    const mx_windows *w = &c->w;
+    int64_t all = (end - begin) * c->images, bytes = (int64_t)mx_dtype_bytes(planes->x.dtype);
+    int64_t left = mx_max(c->j0 * w->stride[1] + w->least[1], 0);
+    int64_t right = mx_min(c->j0 * w->stride[1] + w->least[1] + met_by(w, c->columns), w->in[1]);
+    for (int64_t part = all * i / n; part < all * (i + 1) / n; part++) {
+        int64_t image = part % c->images, y = first_line(c, image);
+        int64_t last = mx_min(y + lines_to(c, image) - (image > 0 ? lines_to(c, image - 1) : 0), w->in[0]);
+        for (y = mx_max(y, 0); y < last; y++) {
+            const char *row = row_at(c, planes, begin + part / c->images, image, y);
+            for (int64_t b = left * bytes; b < right * bytes; b += LINE)
+                __builtin_prefetch(row + b, 0, 2);
+        }
+    }
+}
+
+int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_run *runs)
+{
+    const mx_windows *w = &c->w;
+    int64_t positions = w->out[0] * w->out[1], count = 0;
+    for (int64_t to = 0; to < n;) {
+        int64_t position = c->first + at + to, image = position / positions - c->image;
+        int64_t i = position % positions / w->out[1], j = position % w->out[1];
+        int64_t line = image == 0 ? (i - c->i0) * w->stride[0] : lines_to(c, image - 1) + i * w->stride[0];
+        int64_t length = mx_min(w->out[1] - j, n - to);
+        runs[count++] = (mx_conv_run){line * c->row + j - c->j0, to, length};
+        to += length;
+    }
+    return count;
+}
+
+/* ---- packed panels ---- */
+
+const mx_micro *mx_conv_micro(mx_dtype a, mx_dtype b)
+{
+    const mx_kernels *kernels = mx_kernels_current();
+    return mx_is_bf16(a) || mx_is_bf16(b) ? kernels->micro : kernels->micro_f32;
+}
+
+static int64_t part_width(const mx_micro *u) { return u->k_unit > 1 ? MX_CONV_TILE : u->nr; }
+
+void mx_conv_panel_cut(const mx_micro *u, const mx_conv_run *runs, int64_t n_runs, mx_conv_panel *panel)
+{
+    int64_t width = part_width(u);
+    for (int64_t q = 0; q * width < u->nr; q++)
+        panel->n_runs[q] = 0;
+    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+        for (int64_t i = 0; i < r->n;) {
+            int64_t q = (r->to + i) / width, to = (r->to + i) % width, n = mx_min(r->n - i, width - to);
+            panel->runs[q][panel->n_runs[q]++] = (mx_conv_run){r->from + i, to, n};
+            i += n;
+        }
+}
+
+void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
+                        uint32_t *packed)
+{
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
+    int64_t width = part_width(u), words = u->k_unit > 1 ? u->k_unit : mx_conv_words(u, k);
+    for (int64_t e = 0; e < k; e += words * u->k_group)
+        for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
+            int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
+            paths->gather(copy, n, at + e, panel->runs[q], panel->n_runs[q], u->k_group == 2, width, packed);
+            memset(packed + lines * width, 0, (size_t)((words - lines) * width) * sizeof *packed);
+        }
+}

@@ -1,0 +1,252 @@
+/* The gradient of convolutions by their weights as matrix products: of dy of a group (outputs, batch x positions) and
+ * the columns of x, transposed (batch x positions, taps x inputs). Columns of a block of positions are packed from
+ * copies of what it meets of x, in which the channels are neighbours.
+ *
+ *     for groups, chunks of channels of x, chunks of outputs      on any thread
+ *     for blocks of kc positions                         copies of x; dy packed
+ *     for panels of columns                              packed into the first- or second-level cache
+ *     for panels of rows                                 the micro-kernel, onto sums in f32
+ *
+ * Each element is one sum in blocks of kc positions, whatever the number of threads. */
+#include "kernels/conv_internal.h"
+
+#include "core/pool.h"
+#include "kernels/context.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* Outputs of a chunk; columns of a chunk, unless a channel has more; channels that are copied at once. */
+enum { ROWS = 256, COLUMNS = 768, PLANES = 16 };
+
+typedef struct job {
+    const mx_micro *u;
+    mx_conv_pass p; /* forward */
+    mx_array dy;
+    float *dw;
+    mx_conv_planes planes;  /* of x, of all groups */
+    mx_conv_blocks blocks;  /* of positions */
+    int64_t channels, rows; /* of x and of y in a chunk, the latter whole panels */
+    int64_t columns;        /* of a chunk, whole panels */
+    int64_t floats, bytes;  /* the most of a copy; bytes of a thread's scratch */
+} job;
+
+/* ---- scratch ---- */
+
+typedef struct room {
+    float *sums, *copies, *turned;
+    uint32_t *a, *panel;
+    int64_t *at;
+    char *lines; /* mr rows of a block of dy */
+    float *line; /* all sums of an output */
+} room;
+
+static room room_of(const job *j, char *scratch, int64_t *bytes)
+{
+    int64_t words = mx_conv_words(j->u, j->blocks.size), floats = j->floats, end = 0;
+    int64_t sizes[] = {j->rows * j->columns,
+                       mx_min(PLANES, j->channels) * floats + MX_CONV_SLACK,
+                       floats * j->channels + MX_CONV_SLACK,
+                       j->rows * words,
+                       j->u->nr * words + MX_CONV_SLACK,
+                       2 * j->blocks.size,
+                       j->u->mr * j->blocks.size,
+                       j->columns};
+    char *at[sizeof sizes / sizeof *sizes];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        at[i] = scratch + end;
+        end += mx_round_up(sizes[i] * 4, 64);
+    }
+    *bytes = end;
+    return (room){(float *)at[0],    (float *)at[1],   (float *)at[2], (uint32_t *)at[3],
+                  (uint32_t *)at[4], (int64_t *)at[5], at[6],          (float *)at[7]};
+}
+
+/* ---- operands ---- */
+
+/* n positions of `m` planes of dy, from output `row` of a group on, packed as a panel of A. */
+static void pack_dy(const job *j, int64_t group, int64_t row, int64_t m, int64_t first, int64_t n, char *lines,
+                    uint32_t *packed)
+{
+    const mx_conv_pass *q = &j->p;
+    int64_t size = q->w.out[0] * q->w.out[1], channels = q->groups * q->outputs, image = first / size;
+    int64_t channel = group * q->outputs + row;
+    size_t bytes = mx_dtype_bytes(j->dy.dtype);
+    if (first + n <= (image + 1) * size) {
+        int64_t at = (image * channels + channel) * size + first % size;
+        j->u->pack_a(m, n, mx_conv_part(j->dy, at).data, j->dy.dtype, size, false, packed);
+        return;
+    }
+    for (int64_t p = 0, some; p < n; p += some) {
+        int64_t at = (first + p) % size;
+        image = (first + p) / size;
+        some = mx_min(n - p, size - at);
+        for (int64_t i = 0; i < m; i++)
+            memcpy(lines + (size_t)(i * n + p) * bytes,
+                   mx_conv_part(j->dy, (image * channels + channel + i) * size + at).data, (size_t)some * bytes);
+    }
+    j->u->pack_a(m, n, lines, j->dy.dtype, n, false, packed);
+}
+
+/* Copies of channels of x, turned: element i of each copy, then i + 1 of each. Planes that are met element by element
+ * are turned as they are. */
+static void copy_x(const job *j, const mx_conv_copy *copy, int64_t channel, int64_t n, room *r)
+{
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
+    const mx_conv_planes *x = &j->planes;
+    int64_t floats = copy->lines * copy->row;
+    if (j->p.in_place) {
+        for (int64_t image = 0; image < copy->images; image++) {
+            int64_t at = channel * x->step + (copy->image + image) * x->image_step + copy->j0;
+            paths->turn(n, copy->row, mx_conv_part(x->x, at), x->step, n, r->turned + image * copy->row * n);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i += PLANES) {
+        int64_t planes = mx_min(PLANES, n - i);
+        for (int64_t p = 0; p < planes; p++)
+            mx_conv_copy_fill(copy, x, channel + i + p, r->copies + p * floats);
+        paths->turn(planes, floats, (mx_array){r->copies, MX_F32}, floats, n, r->turned + i);
+    }
+}
+
+/* Columns `first` to before first + n of a chunk of `channels`, of which each tap has one for each channel. */
+static int64_t columns_of(const job *j, const mx_conv_copy *copy, int64_t channels, int64_t first, int64_t n,
+                          mx_conv_run *runs)
+{
+    int64_t count = 0;
+    for (int64_t to = 0; to < n; count++) {
+        int64_t channel = (first + to) % channels;
+        mx_conv_tap tap = mx_conv_pass_tap(&j->p, (first + to) / channels);
+        int64_t at = mx_conv_copy_at(copy, tap.d, tap.e) * channels + channel;
+        runs[count] = (mx_conv_run){at, to, mx_min(channels - channel, n - to)};
+        to += runs[count].n;
+    }
+    return count;
+}
+
+/* ---- chunks ---- */
+
+/* Channels of x, counted from the first of all groups, and outputs of a group. */
+typedef struct chunk {
+    int64_t group, channel, channels, row, rows;
+} chunk;
+
+/* The product of a packed panel of columns from `column` on, for a block of positions, onto the sums. `part` of `parts`
+ * of what the next block reads of x is asked for. */
+static void multiply(const job *j, const chunk *k, int64_t column, int64_t words, bool onto, const room *r,
+                     const mx_conv_copy *then, int64_t part, int64_t parts)
+{
+    int64_t mr = j->u->mr, nr = j->u->nr, tiles = mx_ceil_div(k->rows, mr);
+    for (int64_t i = 0; i < tiles; i++) {
+        if (then)
+            mx_conv_copy_ask(then, &j->planes, k->channel, k->channel + k->channels, part * tiles + i, parts * tiles);
+        j->u->kernel(words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr, nr, onto);
+    }
+}
+
+static void add_block(const job *j, const chunk *k, int64_t block, room *r)
+{
+    const mx_micro *u = j->u;
+    mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block), then = copy;
+    int64_t n = copy.count, words = mx_conv_words(u, n), columns = k->channels * j->p.taps;
+    int64_t panels = mx_ceil_div(columns, u->nr);
+    mx_conv_run runs[MX_CONV_MOST_COLUMNS];
+    mx_conv_panel panel;
+    copy_x(j, &copy, k->channel, k->channels, r);
+    if (block + 1 < j->blocks.count)
+        then = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
+    for (int64_t p = 0; p < n;) { /* what is left of a row of results */
+        (void)mx_conv_copy_runs(&copy, p, mx_min(n - p, copy.columns), runs);
+        for (int64_t i = 0; i < runs[0].n; i++, p++)
+            r->at[p] = (runs[0].from + i) * k->channels;
+    }
+    for (int64_t i = 0; i < k->rows; i += u->mr)
+        pack_dy(j, k->group, k->row + i, mx_min(u->mr, k->rows - i), copy.first, n, r->lines, r->a + i * words);
+    for (int64_t i = 0; i < panels; i++) {
+        int64_t c = i * u->nr, some = mx_min(u->nr, columns - c);
+        mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
+        mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
+        multiply(j, k, c, words, block > 0, r, block + 1 < j->blocks.count ? &then : NULL, i, panels);
+    }
+}
+
+/* The sums of an output, (taps, channels) in panels, as weights (channels, taps). line: scratch. */
+static void put_weights(const job *j, const chunk *k, const float *sums, int64_t output, float *line)
+{
+    int64_t nr = j->u->nr, taps = j->p.taps, columns = k->channels * taps;
+    float *to =
+        j->dw +
+        ((k->group * j->p.outputs + k->row + output) * j->p.inputs + k->channel - k->group * j->p.inputs) * taps;
+    for (int64_t c = 0; c < columns; c += nr)
+        memcpy(line + c, sums + c * j->rows + output * nr, (size_t)mx_min(nr, columns - c) * sizeof *line);
+    for (int64_t p = 0; p < k->channels; p++)
+        for (int64_t tap = 0; tap < taps; tap++)
+            to[p * taps + tap] = line[tap * k->channels + p];
+}
+
+static void run_chunk(const job *j, const chunk *k, char *scratch)
+{
+    int64_t bytes;
+    room r = room_of(j, scratch, &bytes);
+    for (int64_t block = 0; block < j->blocks.count; block++)
+        add_block(j, k, block, &r);
+    for (int64_t o = 0; o < k->rows; o++)
+        put_weights(j, k, r.sums, o, r.line);
+}
+
+/* The sizes of chunks: as large as the caches allow, and enough of them for the threads. */
+static void plan(job *j, int64_t threads)
+{
+    const mx_conv_pass *p = &j->p;
+    int64_t mr = j->u->mr, most = mx_max(COLUMNS / p->taps, 1), share = mx_ceil_div(threads, p->groups);
+    int64_t unit = (int64_t)j->u->k_unit * j->u->k_group, positions = p->batch * p->w.out[0] * p->w.out[1];
+    j->channels = mx_min(most > PLANES ? most / PLANES * PLANES : most, p->inputs);
+    j->rows = mx_min(ROWS / mr, mx_ceil_div(p->outputs, mr)) * mr;
+    while (mx_ceil_div(p->inputs, j->channels) * mx_ceil_div(p->outputs, j->rows) < share && j->rows > mr)
+        j->rows = mx_ceil_div(j->rows / mr, 2) * mr;
+    j->columns = mx_round_up(j->channels * p->taps, j->u->nr);
+    j->blocks = mx_conv_blocks_of(&p->w, p->batch, mx_conv_k_block(j->u, positions), unit);
+    j->floats = mx_conv_copy_most(&p->w, &j->blocks);
+    (void)room_of(j, NULL, &j->bytes);
+}
+
+static void run_all(const job *j, int64_t threads, char *scratch)
+{
+    const mx_conv_pass *p = &j->p;
+    int64_t wide = mx_ceil_div(p->inputs, j->channels), high = mx_ceil_div(p->outputs, j->rows);
+#pragma omp parallel if (threads > 1)
+    {
+        char *own = scratch + omp_get_thread_num() * j->bytes;
+        if (j->u->begin)
+            j->u->begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < p->groups * wide * high; i++) {
+            int64_t channel = i / high % wide * j->channels, row = i % high * j->rows, group = i / high / wide;
+            chunk k = {.group = group, .channel = group * p->inputs + channel, .row = row};
+            k.channels = mx_min(j->channels, p->inputs - channel);
+            k.rows = mx_min(j->rows, p->outputs - row);
+            run_chunk(j, &k, own);
+        }
+        if (j->u->end)
+            j->u->end();
+    }
+}
+
+mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
+{
+    int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads(), pixels = mx_conv_pixels(c);
+    job j = {.p = mx_conv_pass_forward(c), .u = mx_conv_micro(x.dtype, dy.dtype), .dy = dy, .dw = dw};
+    int64_t elements = c->channels_out * mx_conv_taps(c);
+    j.planes = (mx_conv_planes){x, pixels, c->channels_in * pixels};
+    if (c->batch * mx_conv_positions(c) == 0 || elements == 0) {
+        memset(dw, 0, (size_t)elements * sizeof *dw);
+        return MX_OK;
+    }
+    plan(&j, threads);
+    char *scratch;
+    MX_TRY(mx_pool_alloc(threads * j.bytes, (void **)&scratch));
+    run_all(&j, threads, scratch);
+    mx_pool_free(scratch, threads * j.bytes);
+    return MX_OK;
+}

@@ -1,5 +1,4 @@
-/* Operations that copy a tensor into another arrangement: flip, roll, tile, expand, stack, pad, tril, triu. */
-#include "core/element.h"
+/* Operations that copy a tensor into another arrangement: flip, roll, tile, expand, stack, tril, triu. */
 #include "kernels/shape.h"
 #include "ops/pointwise.h"
 
@@ -361,80 +360,6 @@ const mx_op mx_op_stack = {
     .host = host_stack,
     .vjp = vjp_stack,
     .vjp_recorded = vjp_stack,
-};
-
-/* ---- pad ---- */
-
-typedef struct pad_attr {
-    mx_shape before, after;
-    double value;
-} pad_attr;
-
-static mx_status infer_pad(mx_call *call)
-{
-    const pad_attr *attr = mx_call_attr(call);
-    mx_shape y = call->in[0]->shape;
-    if (attr->before.n_dims != y.n_dims || attr->after.n_dims != y.n_dims)
-        return mx_bad_value(call, "before %s and after %s must have a number for each of the %d dimensions",
-                            mx_shape_text(&attr->before), mx_shape_text(&attr->after), y.n_dims);
-    MX_TRY(mx_want_number("pad", "value", call->in[0]->dtype, attr->value));
-    for (int d = 0; d < y.n_dims; d++) {
-        if (attr->before.size[d] < 0 || attr->after.size[d] < 0)
-            return mx_bad_value(call, "before %s and after %s must not be negative; mx.narrow cuts",
-                                mx_shape_text(&attr->before), mx_shape_text(&attr->after));
-        y.size[d] += attr->before.size[d] + attr->after.size[d];
-    }
-    return mx_out(call, 0, call->in[0]->dtype, &y);
-}
-
-static mx_status host_pad(mx_call *call)
-{
-    const pad_attr *attr = mx_call_attr(call);
-    const mx_tensor *x = call->in[0];
-    mx_margins margins[MX_MAX_DIMS];
-    _Alignas(8) char value[8];
-    for (int d = 0; d < x->shape.n_dims; d++)
-        margins[d] = (mx_margins){attr->before.size[d], x->shape.size[d], attr->after.size[d]};
-    mx_set_number(value, 0, attr->value, x->dtype);
-    mx_pad(mx_data(call->out[0]), mx_data(x), x->shape.n_dims, margins, value, mx_dtype_bytes(x->dtype));
-    return MX_OK;
-}
-
-static mx_status vjp_pad(mx_vjp *v)
-{
-    const pad_attr *attr = mx_call_attr(v->call);
-    const mx_shape *x = &v->call->in[0]->shape;
-    mx_tensor *dx = mx_retain(v->out_grad[0]);
-    for (int d = 0; d < x->n_dims; d++) {
-        mx_tensor *part = NULL;
-        if (attr->before.size[d] + attr->after.size[d] == 0)
-            continue;
-        mx_status status = mx_apply_narrow(dx, d, attr->before.size[d], x->size[d], &part);
-        mx_release(dx);
-        MX_TRY(status);
-        dx = part;
-    }
-    return mx_give_grad(v, 0, dx);
-}
-
-const mx_op mx_op_pad = {
-    .name = "pad",
-    .doc = "x with `before` and `after` further elements of `value` on both sides of each dimension",
-    .inputs = x_input,
-    .n_out = 1,
-    .n_results = 1,
-    .attrs = (const mx_attr[]){{"before", MX_ATTR_SHAPE, offsetof(pad_attr, before), NAN, NULL,
-                                "elements before x: a number for each dimension, from the first"},
-                               {"after", MX_ATTR_SHAPE, offsetof(pad_attr, after), NAN, NULL,
-                                "elements after x: a number for each dimension"},
-                               {"value", MX_ATTR_FLOAT, offsetof(pad_attr, value), 0, NULL, "the further elements"},
-                               {0}},
-    .attr_bytes = sizeof(pad_attr),
-    .infer = infer_pad,
-    .cost = cost_copy,
-    .host = host_pad,
-    .vjp = vjp_pad,
-    .vjp_recorded = vjp_pad,
 };
 
 /* ---- tril and triu ---- */

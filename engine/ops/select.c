@@ -5,6 +5,7 @@
 #include "core/element.h"
 #include "ops/compose.h"
 #include "ops/pointwise.h"
+#include "ops/select.h"
 
 #include <math.h>
 
@@ -85,22 +86,33 @@ static mx_status swap(mx_tensor **t)
     return status;
 }
 
-/* The gradient of an embedding whose rows are (outer, inner). */
-static mx_status select_grad(mx_vjp *v, mx_tensor *flat_ids, mx_tensor **dx)
+/* The gradient of an embedding whose rows are (outer, inner). *dx is dy, and then the gradient by x. */
+static mx_status select_grad(mx_tensor *ids, int dim, const mx_shape *x, mx_tensor **dx)
 {
-    const mx_shape *x = &v->call->in[0]->shape;
-    int dim = select_dim(v->call);
-    int64_t outer = mx_outer_size(x, dim), n = x->size[dim], inner = mx_inner_size(x, dim), n_ids = mx_count(flat_ids);
+    int64_t outer = mx_outer_size(x, dim), n = x->size[dim], inner = mx_inner_size(x, dim), n_ids = mx_count(ids);
     mx_tensor *grad = NULL;
     MX_TRY(reshape(dx, (mx_shape){3, {outer, n_ids, inner}}));
     MX_TRY(swap(dx));
     MX_TRY(reshape(dx, (mx_shape){2, {n_ids, outer * inner}}));
-    MX_TRY(mx_apply_embedding_grad(flat_ids, *dx, n, &grad));
+    MX_TRY(mx_apply_embedding_grad(ids, *dx, n, &grad));
     mx_release(*dx);
     *dx = grad;
     MX_TRY(reshape(dx, (mx_shape){3, {n, outer, inner}}));
     MX_TRY(swap(dx));
     return reshape(dx, *x);
+}
+
+mx_status mx_apply_index_select_grad(mx_tensor *ids, mx_tensor *dy, int dim, int64_t n, mx_tensor **dx)
+{
+    mx_shape x = dy->shape;
+    x.size[dim] = n;
+    *dx = mx_retain(dy);
+    mx_status status = select_grad(ids, dim, &x, dx);
+    if (status != MX_OK && *dx) {
+        mx_release(*dx);
+        *dx = NULL;
+    }
+    return status;
 }
 
 static mx_status vjp_select(mx_vjp *v)
@@ -110,7 +122,7 @@ static mx_status vjp_select(mx_vjp *v)
         return MX_OK;
     MX_TRY(mx_apply_reshape(ids, &(mx_shape){1, {mx_count(ids)}}, &flat));
     dx = mx_retain(v->out_grad[0]);
-    mx_status status = select_grad(v, flat, &dx);
+    mx_status status = select_grad(flat, select_dim(v->call), &v->call->in[0]->shape, &dx);
     mx_release(flat);
     if (status == MX_OK)
         return mx_give_grad(v, 0, dx);

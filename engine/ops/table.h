@@ -77,7 +77,7 @@
     X(gather) X(gather_grad) X(scatter) X(scatter_grad) X(scatter_add) \
     /* select.c */ \
     X(index_select) X(one_hot) X(nonzero) \
-    /* arrange.c */ \
+    /* arrange.c, pad.c */ \
     X(flip) X(roll) X(tile) X(expand) X(stack) X(pad) X(tril) X(triu) \
     /* order.c */ \
     X(sort) X(argsort) X(topk) X(cumsum) \

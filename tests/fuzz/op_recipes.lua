@@ -383,6 +383,8 @@ local function arranged(op)
     local dtype = chance(2) and float() or pick(random.DTYPES)
     if op == "pad" then
         local sides = { before = numbers(#shape, { 0, 0, 1, 3 }), after = numbers(#shape, { 0, 0, 2, 17 }) }
+        sides.mode = chance(2) and pick { "constant", "reflect", "replicate", "circular" } or nil
+        sides.value = (sides.mode or "constant") ~= "constant" and 0 or nil
         return { like(shape, dtype) }, sides
     elseif op == "tile" then
         return { like(shape, dtype) }, { times = numbers(#shape + math.random(0, 1), { 1, 1, 2, 3 }) }

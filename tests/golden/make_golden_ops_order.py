@@ -168,6 +168,14 @@ def arrange_cases():
     case("pad.cube", [x], lambda x: torch.nn.functional.pad(x, (2, 1, 0, 0, 0, 1)), {"before": [0, 0, 2], "after": [1, 0, 1]})
     case("pad.first", [x], lambda x: torch.nn.functional.pad(x, (0, 0, 0, 0, 2, 1), value=-0.5),
          {"before": [2, 0, 0], "after": [1, 0, 0], "value": -0.5})
+    for mode in ("reflect", "replicate", "circular"):
+        pad = torch.nn.functional.pad
+        case(f"pad.{mode}", [normal("p" + mode, 2, 3, 5, 6)], lambda x: pad(x, (2, 1, 3, 0), mode=mode),
+             {"before": [0, 0, 3, 2], "after": [0, 0, 0, 1], "mode": mode})
+        case(f"pad.{mode}_most", [normal("m" + mode, 2, 1, 5)], lambda x: pad(x, (4, 4), mode=mode),
+             {"before": [0, 0, 4], "after": [0, 0, 4], "mode": mode})
+    case("pad.replicate_far", [normal("far", 1, 1, 2)], lambda x: torch.nn.functional.pad(x, (5, 7), mode="replicate"),
+         {"before": [0, 0, 5], "after": [0, 0, 7], "mode": "replicate"})
     case("pad.none", [x], lambda x: x.clone(), {"before": [0, 0, 0], "after": [0, 0, 0]})
     case("pad.scalar", [np.array(3.0)], lambda x: x.clone(), {"before": [], "after": []})
     for name, shape, to in (("row", (4,), (3, 4)), ("column", (3, 1), (3, 4)), ("middle", (2, 1, 3), (2, 4, 3)),

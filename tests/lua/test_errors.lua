@@ -286,6 +286,14 @@ function TestErrors.test_arrangements()
     wrong("must not be negative; mx.narrow cuts", "pad", { before = { 0, -1 }, after = { 0, 0 } })
     wrong("pad: value = 0.5 is no value of i32", "pad", { before = { 1, 0 }, after = { 0, 0 }, value = 0.5 },
         x:to("i32"))
+    wrong("pad: mode = 'reflect' with before (0, 3) and after (0, 0) needs at least 4 elements in dim 2", "pad",
+        { before = { 0, 3 }, after = { 0, 0 }, mode = "reflect" })
+    wrong("needs at least 1 elements in dim 1", "pad", { before = { 0, 0 }, after = { 1, 0 }, mode = "replicate" },
+        mx.zeros(0, 2))
+    wrong("pad: value = 7 is for mode = 'constant', not 'circular'", "pad",
+        { before = { 0, 1 }, after = { 0, 0 }, mode = "circular", value = 7 })
+    wrong("'mode' is 'edge'; expected one of: constant, reflect, replicate, circular", "pad",
+        { before = { 0, 1 }, after = { 0, 0 }, mode = "edge" })
     wrong("tril: x must have at least two dimensions", "tril", {}, mx.zeros { 3 })
     wrong("stack: the result would have 7 dimensions", "stack", {}, mx.zeros { 1, 1, 1, 1, 1, 1 })
     wrong("split: expected either size, the elements of each part (1 or more), or sizes", "split", {})

@@ -278,6 +278,12 @@ for _, name in ipairs { "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu"
     TWICE[name] = { function(a) return mx[name](a) * r(3, 4) end, { 3, 4 } }
 end
 for name, case in pairs {
+    pad_modes = { function(a)
+        local sides = { before = { 1, 2 }, after = { 2, 3 } }
+        local y = mx.pad(a, { before = sides.before, after = sides.after, mode = "reflect" }):square():sum()
+        y = y + mx.pad(a, { before = sides.before, after = sides.after, mode = "circular" }):tanh():sum()
+        return y + mx.pad(a, { before = sides.before, after = sides.after, mode = "replicate" }):exp():sum()
+    end, { 3, 4 } },
     log = { mx.log, { 3, 4 } }, sqrt = { mx.sqrt, { 3, 4 } }, rsqrt = { mx.rsqrt, { 3, 4 } },
     pow = { function(a) return a ^ 2.5 end, { 3, 4 } }, div = { mx.div, { 3, 4 }, { 4 } },
     abs = { function(a) return (a * SIGNS):abs() * a * a end, { 3, 4 } },

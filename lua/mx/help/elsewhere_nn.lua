@@ -312,11 +312,6 @@ seen --> {2}]] },
         { "adaptive_avg_pool1d, nn.AdaptiveAvgPool3d, adaptive_max_pool1d, nn.AdaptiveMaxPool1d",
             "`x:mean { dim = 3 }`, `x:max { dim = 3 }` for size 1; pooling with the size that fits otherwise",
             code = [[mx.ones(2, 3, 4):mean({ dim = 3 }):size() --> {2, 3}]] },
-        { "nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d, nn.CircularPad1d, "
-            .. "nn.CircularPad2d",
-            "`mx.index_select(x, ids, { dim = 3 })` with ids that repeat: { 1, 0, 1, 2 } reflects, { 0, 0, 1, 2 } "
-            .. "replicates; mx.pad is for zeros",
-            code = [[mx.index_select(mx.arange(3), mx.tensor({ 1, 0, 1, 2 }, "i32")) --> {1, 0, 1, 2}]] },
         { "nn.ConstantPad2d, nn.ConstantPad3d, nn.ZeroPad1d, nn.ZeroPad3d, constant_pad_nd",
             "mx.pad, with the option value",
             code = [[mx.pad(mx.ones(1), { before = { 1 }, after = { 0 }, value = 7 }) --> {7, 1}]] },

@@ -167,8 +167,10 @@ mx.tile(mx.tensor { 1, 2 }, { 2, 2 }) --> {{1, 2, 1, 2}, {1, 2, 1, 2}}]] },
         { "expand", torch = "expand, broadcast_to, expand_as", code = [[
 mx.expand(mx.tensor { { 1 }, { 2 } }, { -1, 3 }) --> {{1, 1, 1}, {2, 2, 2}}]] },
         { "reduce_to", torch = "sum_to_size", code = [[mx.reduce_to(mx.ones(4, 2), { shape = { 2 } }) --> {4, 4}]] },
-        { "pad", torch = "F.pad, nn.ConstantPad1d, nn.ZeroPad2d", code = [[
-mx.pad(mx.tensor { 1, 2 }, { before = { 1 }, after = { 2 } }) --> {0, 1, 2, 0, 0}]] },
+        { "pad", torch = "F.pad, nn.ConstantPad1d, nn.ZeroPad2d, nn.ReflectionPad1d, nn.ReflectionPad2d, "
+            .. "nn.ReplicationPad1d, nn.ReplicationPad2d, nn.CircularPad1d, nn.CircularPad2d", code = [[
+mx.pad(mx.tensor { 1, 2 }, { before = { 1 }, after = { 2 } }) --> {0, 1, 2, 0, 0}
+mx.pad(mx.tensor { 1, 2, 3 }, { before = { 2 }, after = { 0 }, mode = "reflect" }) --> {3, 2, 1, 2, 3}]] },
         { "flip", torch = "flip, fliplr, flipud", code = [[mx.flip(mx.tensor { 1, 2, 3 }) --> {3, 2, 1}]] },
         { "roll", torch = "roll", code = [[mx.roll(mx.tensor { 1, 2, 3 }, { shift = 1 }) --> {3, 1, 2}]] },
         { "tril", torch = "tril", code = [[mx.tril(mx.ones(2, 2)) --> {{1, 0}, {1, 1}}]] },

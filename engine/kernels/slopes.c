@@ -23,7 +23,8 @@ typedef struct slopes {
     mx_extent e;
     bool stream;
     mx_array y, dy;      /* of extremes: (outer, inner) */
-    const float *factor; /* of variances: the same */
+    const float *factor; /* of variances and norms: the same */
+    bool about_zero;     /* of norms, which take no first pass: distances are from 0 */
 } slopes;
 
 static mx_array at(mx_array v, int64_t i)
@@ -73,7 +74,7 @@ static void run_rows(const slopes *g)
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
         double sum = 0;
-        for (int64_t p = 0; p * PIECE < e.n; p++)
+        for (int64_t p = 0; !g->about_zero && p * PIECE < e.n; p++)
             sum += (double)sum_piece(g, o, p);
         put_slopes(g, o, 0, e.n, sum);
     }
@@ -88,7 +89,7 @@ static mx_status run_long_row(const slopes *g, int64_t o)
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
 #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < pieces; p++)
-        sums[p] = sum_piece(g, o, p);
+        sums[p] = g->about_zero ? 0 : sum_piece(g, o, p);
     for (int64_t p = 0; p < pieces; p++)
         sum += (double)sums[p];
 #pragma omp parallel for schedule(static)
@@ -110,7 +111,7 @@ static void run_band(const slopes *g, int64_t o, int64_t from, int64_t width)
     int64_t first = o * e.n * e.inner + from, line = o * e.inner + from;
     for (int64_t j = 0; j < width; j++)
         center[j] = first_center(g, line + j);
-    for (int64_t i = 0; i < e.n; i += HEIGHT) {
+    for (int64_t i = 0; !g->about_zero && i < e.n; i += HEIGHT) {
         mx_array block = at(g->x, first + i * e.inner);
         int64_t height = mx_min(HEIGHT, e.n - i);
         memset(part, 0, sizeof part);
@@ -183,4 +184,9 @@ mx_status mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_ext
 mx_status mx_reduce_variance_backward(mx_array x, mx_extent e, const float *factor, mx_array dx)
 {
     return run(&(slopes){.what = MX_SQUARES_ABOUT, .x = x, .dx = dx, .e = e, .factor = factor});
+}
+
+mx_status mx_reduce_norm_backward(mx_array x, mx_extent e, const float *factor, mx_array dx)
+{
+    return run(&(slopes){.what = MX_SQUARES_ABOUT, .x = x, .dx = dx, .e = e, .factor = factor, .about_zero = true});
 }

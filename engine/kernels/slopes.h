@@ -13,6 +13,9 @@ mx_status mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_ext
  * dx may be x. MX_ERR_MEMORY when scratch for a long row cannot be had. */
 mx_status mx_reduce_variance_backward(mx_array x, mx_extent e, const float *factor, mx_array dx);
 
+/* Of mx_reduce_norm: the same with a mean of 0; x is read once. */
+mx_status mx_reduce_norm_backward(mx_array x, mx_extent e, const float *factor, mx_array dx);
+
 /* ---- the loops for one instruction set, on one thread; x f32 or bf16 ---- */
 
 /* Of which sums about a center: of squared distances, or of ones where an element equals it. */

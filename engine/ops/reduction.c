@@ -101,10 +101,3 @@ void mx_reduction_return(mx_reduction *r, mx_tensor *dx)
         mx_permute(mx_data(dx), r->x.data, dx->shape.n_dims, size, order, mx_dtype_bytes(dx->dtype));
     mx_reduction_close(r);
 }
-
-void mx_reduced_plan(const mx_shape *x, uint32_t mask, mx_broadcast *plan)
-{
-    mx_shape kept = mx_reduced_shape(x, mask, true);
-    mx_broadcast_plan(plan, 2, (const int[]){x->n_dims, kept.n_dims}, (const int64_t *const[]){x->size, kept.size},
-                      x->n_dims, x->size);
-}

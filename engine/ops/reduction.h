@@ -38,7 +38,4 @@ void mx_reduction_close(mx_reduction *r);
 mx_array mx_reduction_gradient(const mx_reduction *r, mx_tensor *dx);
 void mx_reduction_return(mx_reduction *r, mx_tensor *dx);
 
-/* How an array of shape x and one of the reduced shape are walked together. */
-void mx_reduced_plan(const mx_shape *x, uint32_t mask, mx_broadcast *plan);
-
 #endif

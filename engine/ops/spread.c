@@ -70,8 +70,6 @@ static mx_status infer_grad(mx_call *call)
     return mx_out(call, 0, x->dtype, &x->shape);
 }
 
-static mx_array single(float *values) { return (mx_array){values, MX_F32}; }
-
 /* ---- var and std ---- */
 
 static double degrees(const mx_call *call, uint32_t mask)
@@ -235,21 +233,22 @@ const mx_op mx_op_norm = {
 /* dx = x (dy / y) */
 static mx_status host_norm_grad(mx_call *call)
 {
-    const mx_tensor *x = call->in[0], *y = call->in[1], *dy = call->in[2];
-    uint32_t mask;
-    mx_broadcast plan;
+    const mx_tensor *y = call->in[1], *dy = call->in[2];
+    mx_reduction r;
     int64_t n = mx_count(y), bytes = n * (int64_t)sizeof(float);
     float *factor;
-    MX_TRY(mx_want_dims(call, dims_of(call), x->shape.n_dims, &mask));
     MX_TRY(mx_pool_alloc(bytes, (void **)&factor));
     for (int64_t i = 0; i < n; i++) {
         float norm = mx_get_float(mx_data(y), i, y->dtype);
         factor[i] = norm == 0 ? 0 : mx_get_float(mx_data(dy), i, dy->dtype) / norm;
     }
-    mx_reduced_plan(&x->shape, mask, &plan);
-    mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, mx_array_of(x), single(factor), mx_array_of(call->out[0]));
+    mx_status status = mx_reduction_open(call, call->in[0], dims_of(call), &r);
+    if (status == MX_OK) {
+        status = mx_reduce_norm_backward(r.x, r.e, factor, mx_reduction_gradient(&r, call->out[0]));
+        mx_reduction_return(&r, call->out[0]);
+    }
     mx_pool_free(factor, bytes);
-    return MX_OK;
+    return status;
 }
 
 const mx_op mx_op_norm_grad = {

@@ -113,25 +113,46 @@ static bool gather_lines(const job *j)
     return !bad;
 }
 
+/* Asks for the index of the next line, which is checked first, and for the elements that come soon. */
+MX_INLINE void prefetch_line(const int32_t *index, const char *y, int64_t k, int64_t n, const size_t bytes)
+{
+    __builtin_prefetch(index + n + k);
+    __builtin_prefetch(y + k * (int64_t)bytes + 4096);
+}
+
+enum { TOGETHER = 16 }; /* elements, whose index is a cache line */
+
 MX_INLINE void scatter_as(char *x, const int32_t *index, const char *y, int64_t n, const size_t bytes)
 {
-    for (int64_t k = 0; k < n; k++)
+    int64_t k = 0;
+    for (; k + TOGETHER <= n; k += TOGETHER) {
+        prefetch_line(index, y, k, n, bytes);
+#pragma GCC unroll 16
+        for (int u = 0; u < TOGETHER; u++)
+            memcpy(x + index[k + u] * (int64_t)bytes, y + (k + u) * (int64_t)bytes, bytes);
+    }
+    for (; k < n; k++)
         memcpy(x + index[k] * (int64_t)bytes, y + k * (int64_t)bytes, bytes);
 }
 
 /* Short lines are put together in the first-level cache. */
-static void scatter_lines(const job *j)
+static bool scatter_lines(const job *j)
 {
     int64_t n = j->l.n, length = j->limit * j->bytes;
     bool by_room = j->start && j->stream && length <= ROOM;
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-#pragma omp parallel for schedule(static) if (is_large(j))
+    const mx_kernels *paths = mx_kernels_current();
+    int bad = 0;
+#pragma omp parallel for schedule(static) reduction(| : bad) if (is_large(j))
     for (int64_t o = 0; o < j->l.outer; o++) {
         char room[ROOM], *line = j->x + outer_offset(j->g, o) * j->bytes, *to = by_room ? room : line;
         const int32_t *index = j->g->index + o * n;
         const char *y = j->y + o * n * j->bytes;
+        if (!paths->moves->within(index, n, j->limit)) {
+            bad = 1;
+            continue;
+        }
         if (j->start)
-            paths->copy(j->start + (line - j->x), to, length, false);
+            paths->elementwise->copy(j->start + (line - j->x), to, length, false);
         if (j->bytes == 8)
             scatter_as(to, index, y, n, 8);
         else if (j->bytes == 4)
@@ -141,8 +162,9 @@ static void scatter_lines(const job *j)
         else
             scatter_as(to, index, y, n, 1);
         if (by_room)
-            paths->copy(room, line, length, true);
+            paths->elementwise->copy(room, line, length, true);
     }
+    return !bad;
 }
 
 /* ---- lines of elements that are apart ---- */
@@ -230,38 +252,70 @@ bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_by
     return true;
 }
 
-void mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes)
+bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes)
 {
     job j = job_of(g, to, (void *)y, element_bytes);
     int64_t all = product(g->x_size, 0, g->n_dims);
     if (j.l.inner == 1 && j.l.step == 1 && j.l.outer * j.limit == all) { /* the index reaches all lines */
         j.start = x;
-        scatter_lines(&j);
-        return;
+        return scatter_lines(&j);
     }
+    if (!mx_kernels_current()->moves->within(g->index, j.l.outer * j.l.n * j.l.inner, j.limit))
+        return false;
     if (x)
         mx_copy_runs(to, 0, x, 0, 1, all * j.bytes);
     run_apart(&j, SCATTER);
+    return true;
 }
 
 /* ---- sums ---- */
+
+/* Of a line of neighbours. */
+MX_INLINE void add_neighbours(const int32_t *index, const char *y, int64_t n, double *sums, const mx_dtype dtype)
+{
+    int64_t k = 0;
+    for (; k + TOGETHER <= n; k += TOGETHER) {
+        prefetch_line(index, y, k, n, mx_dtype_bytes(dtype));
+#pragma GCC unroll 16
+        for (int u = 0; u < TOGETHER; u++)
+            sums[index[k + u]] += mx_get_number(y, k + u, dtype);
+    }
+    for (; k < n; k++)
+        sums[index[k]] += mx_get_number(y, k, dtype);
+}
+
+/* x + sums, of a line of f32 or bf16 that begins at `at`. What is streamed goes by way of the first-level cache. */
+static void put_sums(const job *j, int64_t at, double *sums, bool bf16)
+{
+    _Alignas(64) char room[ROOM];
+    const mx_kernels *paths = mx_kernels_current();
+    int64_t piece = j->stream ? ROOM / j->bytes : j->limit;
+    for (int64_t k = 0; k < j->limit; k += piece) {
+        int64_t n = mx_min(piece, j->limit - k), byte = (at + k) * j->bytes;
+        paths->moves->add_sums(j->stream ? room : j->x + byte, j->start ? j->start + byte : NULL, sums + k, n, bf16);
+        if (j->stream)
+            paths->elementwise->copy(room, j->x + byte, n * j->bytes, true);
+    }
+}
 
 /* Adds y to the lines of x in columns [from, to) behind dim, by way of sums in f64, which are and become 0. */
 MX_INLINE void add_as(const job *j, const block *b, double *sums, const mx_dtype x_dtype, const mx_dtype y_dtype)
 {
     int64_t start = outer_offset(j->g, b->o), n = j->limit, width = b->to - b->from, inner = j->l.inner;
     const void *y = j->y;
-    for (int64_t k = 0; k < j->l.n; k++) {
+    if (inner == 1) {
+        int64_t row = b->o * j->l.n;
+        add_neighbours(j->g->index + row, (const char *)y + row * (int64_t)mx_dtype_bytes(y_dtype), j->l.n, sums,
+                       y_dtype);
+    }
+    for (int64_t k = 0; k < (inner > 1 ? j->l.n : 0); k++) {
         int64_t row = (b->o * j->l.n + k) * inner + b->from;
         const int32_t *index = j->g->index + row;
         for (int64_t i = 0; i < width; i++)
             sums[index[i] * width + i] += mx_get_number(y, row + i, y_dtype);
     }
-    bool real = x_dtype == MX_F32 || x_dtype == MX_BF16;
-    int64_t bytes = j->bytes;
-    if (real && inner == 1 && j->l.step == 1) {
-        mx_kernels_current()->moves->add_sums(j->x + start * bytes, j->start ? j->start + start * bytes : NULL, sums, n,
-                                              x_dtype == MX_BF16);
+    if ((x_dtype == MX_F32 || x_dtype == MX_BF16) && inner == 1 && j->l.step == 1) {
+        put_sums(j, start, sums, x_dtype == MX_BF16);
         return;
     }
     for (int64_t k = 0; k < n; k++)
@@ -273,8 +327,12 @@ MX_INLINE void add_as(const job *j, const block *b, double *sums, const mx_dtype
     memset(sums, 0, (size_t)(n * width) * sizeof *sums);
 }
 
-static void add_block(const job *j, const block *b, double *sums, mx_dtype x, mx_dtype y)
+/* false: the index is not as promised, and nothing is added. A line of neighbours is checked as it is read; all others
+ * have been. */
+static bool add_block(const job *j, const block *b, double *sums, mx_dtype x, mx_dtype y)
 {
+    if (j->l.inner == 1 && !mx_kernels_current()->moves->within(j->g->index + b->o * j->l.n, j->l.n, j->limit))
+        return false;
     if (x == MX_F32 && y == MX_F32)
         add_as(j, b, sums, MX_F32, MX_F32);
     else if (x == MX_BF16 && y == MX_BF16)
@@ -283,16 +341,19 @@ static void add_block(const job *j, const block *b, double *sums, mx_dtype x, mx
         add_as(j, b, sums, MX_F32, MX_BF16);
     else
         add_as(j, b, sums, x, y);
+    return true;
 }
 
-mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y)
+mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good)
 {
     job j = job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
     int64_t all = product(g->x_size, 0, g->n_dims);
     int64_t bands = mx_ceil_div(j.l.inner, COLUMNS), room = j.limit * mx_min(COLUMNS, j.l.inner);
     int64_t bytes = (is_large(&j) ? omp_get_max_threads() : 1) * room * (int64_t)sizeof(double);
     double *sums;
-    if (!to.data) /* it has no elements */
+    int bad = 0;
+    *good = j.l.inner == 1 || mx_kernels_current()->moves->within(g->index, j.l.outer * j.l.n * j.l.inner, j.limit);
+    if (!to.data || !*good) /* without data: it has no elements */
         return MX_OK;
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
     memset(sums, 0, (size_t)bytes);
@@ -304,11 +365,12 @@ mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_arr
             mx_zero_runs(to.data, 0, 1, all * j.bytes);
         j.start = j.x;
     }
-#pragma omp parallel for collapse(2) schedule(static) if (is_large(&j))
+#pragma omp parallel for collapse(2) schedule(static) reduction(| : bad) if (is_large(&j))
     for (int64_t o = 0; o < j.l.outer; o++)
         for (int64_t b = 0; b < bands; b++)
-            add_block(&j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j.l.inner, (b + 1) * COLUMNS)},
-                      sums + omp_get_thread_num() * room, to.dtype, y.dtype);
+            bad |= !add_block(&j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j.l.inner, (b + 1) * COLUMNS)},
+                              sums + omp_get_thread_num() * room, to.dtype, y.dtype);
+    *good = !bad;
     mx_pool_free(sums, bytes);
     return MX_OK;
 }

@@ -13,19 +13,19 @@
 typedef struct mx_gather {
     int n_dims, dim;
     const int64_t *x_size, *index_size; /* index_size[d] <= x_size[d], but for dim */
-    const int32_t *index;               /* of 0 .. x_size[dim] - 1: checked, but for mx_gather_run */
+    const int32_t *index;               /* of 0 .. x_size[dim] - 1, which the functions check */
 } mx_gather;
 
-/* y[j] = x[index[j]]; elements of 1, 2, 4 or 8 bytes. Reads index; false: it is not as promised, and y is undefined. */
+/* y[j] = x[index[j]]; elements of 1, 2, 4 or 8 bytes. false: the index is not as promised, and y is undefined. */
 bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
 
 /* to = x, of x's shape; then to[index[j]] = y[j]; where several j name one element, the last one counts. x: NULL: the
- * other elements of `to` stay as they are. */
-void mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes);
+ * other elements of `to` stay as they are. false: as above. */
+bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes);
 
 /* to = x + y[j] at index[j]: sums are f64, in the order of j, and added to x rounded once. The arrays are floats, or of
- * one integer dtype, which saturates. `to` and x have one dtype; x.data NULL: x is 0. MX_ERR_MEMORY without memory for
- * the sums. */
-mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y);
+ * one integer dtype, which saturates. `to` and x have one dtype; x.data NULL: x is 0. *good: whether the index is as
+ * promised. MX_ERR_MEMORY without memory for the sums. */
+mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good);
 
 #endif

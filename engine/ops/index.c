@@ -55,13 +55,6 @@ static mx_status check_index(const mx_call *call, const mx_tensor *index, const 
                         mx_place_text(place, &index->shape, bad), (long long)limit - 1);
 }
 
-/* The index as the kernels want it, all of its values checked. */
-static mx_status read_index(const mx_call *call, const mx_shape *x, const mx_tensor *index, int64_t given, mx_gather *g)
-{
-    *g = gather_of(x, index, given);
-    return check_index(call, index, g);
-}
-
 static int64_t given_dim(const mx_call *call) { return ((const gather_attr *)mx_call_attr(call))->dim; }
 
 static mx_cost cost_copy(const mx_call *call) { return mx_cost_of(call, 0); }
@@ -130,9 +123,10 @@ static mx_status host_gather_grad(mx_call *call)
 {
     const mx_tensor *dy = call->in[1];
     mx_tensor *dx = call->out[0];
-    mx_gather g;
-    MX_TRY(read_index(call, &dx->shape, call->in[0], ((const gather_grad_attr *)mx_call_attr(call))->dim, &g));
-    return mx_scatter_add_run(&g, mx_array_of(dx), (mx_array){NULL, dx->dtype}, mx_array_of(dy));
+    mx_gather g = gather_of(&dx->shape, call->in[0], ((const gather_grad_attr *)mx_call_attr(call))->dim);
+    bool good;
+    MX_TRY(mx_scatter_add_run(&g, mx_array_of(dx), (mx_array){NULL, dx->dtype}, mx_array_of(dy), &good));
+    return good ? MX_OK : check_index(call, call->in[0], &g);
 }
 
 static const mx_attr gather_grad_attrs[] = {
@@ -199,18 +193,20 @@ static mx_cost cost_scatter_add(const mx_call *call) { return mx_cost_of(call, (
 
 static mx_status host_scatter(mx_call *call)
 {
-    mx_gather g;
-    MX_TRY(read_index(call, &call->in[0]->shape, call->in[1], given_dim(call), &g));
-    mx_scatter_run(&g, mx_data(call->out[0]), mx_data(call->in[0]), mx_data(call->in[2]),
-                   mx_dtype_bytes(call->in[0]->dtype));
-    return MX_OK;
+    const mx_tensor *x = call->in[0];
+    mx_gather g = gather_of(&x->shape, call->in[1], given_dim(call));
+    if (mx_scatter_run(&g, mx_data(call->out[0]), mx_data(x), mx_data(call->in[2]), mx_dtype_bytes(x->dtype)))
+        return MX_OK;
+    return check_index(call, call->in[1], &g);
 }
 
 static mx_status host_scatter_add(mx_call *call)
 {
-    mx_gather g;
-    MX_TRY(read_index(call, &call->in[0]->shape, call->in[1], given_dim(call), &g));
-    return mx_scatter_add_run(&g, mx_array_of(call->out[0]), mx_array_of(call->in[0]), mx_array_of(call->in[2]));
+    mx_gather g = gather_of(&call->in[0]->shape, call->in[1], given_dim(call));
+    bool good;
+    MX_TRY(
+        mx_scatter_add_run(&g, mx_array_of(call->out[0]), mx_array_of(call->in[0]), mx_array_of(call->in[2]), &good));
+    return good ? MX_OK : check_index(call, call->in[1], &g);
 }
 
 /* dx is dy without the elements that src has replaced; dsrc has what of dy belongs to an element of src. */
@@ -296,8 +292,8 @@ static mx_status host_scatter_grad(mx_call *call)
     mx_tensor *dsrc = call->out[0];
     int64_t count = mx_count(index), bytes = (2 * count + mx_count(dy)) * (int64_t)sizeof(int32_t);
     int32_t *number;
-    mx_gather g;
-    MX_TRY(read_index(call, &dy->shape, index, given_dim(call), &g));
+    mx_gather g = gather_of(&dy->shape, index, given_dim(call));
+    MX_TRY(check_index(call, index, &g));
     MX_TRY(mx_pool_alloc(bytes, (void **)&number));
     int32_t *found = number + count, *last = found + count;
     for (int64_t i = 0; i < count; i++)

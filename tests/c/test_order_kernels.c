@@ -229,12 +229,22 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         int32_t kept = index[count - 1];
         index[count - 1] = bad < 0 ? -1 : (int32_t)x_size[dim];
         CHECK(!mx_gather_run(&g, y, x, 4) && !mx_gather_run(&g, half_y, half_x, 2), "%s: an index outside", isa);
+        float *to = calloc((size_t)x_count, sizeof *to);
+        bool good = true;
+        CHECK(!mx_scatter_run(&g, to, x, y, 4), "%s: an index outside of scatter", isa);
+        CHECK(mx_scatter_add_run(&g, (mx_array){to, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, &good) ==
+                      MX_OK &&
+                  !good,
+              "%s: an index outside of scatter_add", isa);
+        free(to);
         index[count - 1] = kept;
     }
     CHECK(mx_gather_run(&g, y, x, 4), "%s: gather along %d once more", isa, dim);
     free(half_x), free(half_y);
     memset(x, 0, (size_t)x_count * sizeof *x);
-    CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}) == MX_OK,
+    bool good = false;
+    CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, &good) == MX_OK &&
+              good,
           "scatter_add");
     CHECK(worst_error(x, MX_F32, want, x_count) < 1e-6, "%s: scatter_add along %d", isa, dim);
     float *last = calloc((size_t)x_count, sizeof *last);
@@ -244,7 +254,7 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         last[offset_of(x_size, at)] = y[i] = (float)i;
     }
     memset(x, 0, (size_t)x_count * sizeof *x);
-    mx_scatter_run(&g, x, NULL, y, 4);
+    CHECK(mx_scatter_run(&g, x, NULL, y, 4), "%s: the index of scatter", isa);
     CHECK(memcmp(x, last, (size_t)x_count * sizeof *x) == 0, "%s: scatter along %d", isa, dim);
     free(last);
     free(index), free(want), free(x), free(y);

@@ -97,8 +97,10 @@ static void swap_squares(const swap *s, int64_t to_at, int64_t from_at, int64_t 
         const char *from = s->from + (from_at + first * from_step + c) * s->bytes;
         paths->transpose(aligned ? to : room, aligned ? to_step : rows, from, from_step, rows, n, (size_t)s->bytes,
                          aligned && s->stream);
-        if (!aligned)
-            paths->runs(to, to_step * s->bytes, room, rows * s->bytes, n, rows * s->bytes, false);
+        if (!aligned && rows == to_step) /* whole rows of the result, which are neighbours */
+            paths->runs(to, 0, room, 0, 1, n * rows * s->bytes, s->stream);
+        else if (!aligned)
+            paths->runs(to, to_step * s->bytes, room, rows * s->bytes, n, rows * s->bytes, s->stream);
     }
 }
 

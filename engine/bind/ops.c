@@ -187,10 +187,22 @@ static const char *push_attr_names(lua_State *L, const mx_op *op)
     return lua_tostring(L, -1);
 }
 
-/* Checks the keys of the table of options. Keys that would be ignored are refused. */
+/* The name of input i if it may be left out, or NULL. */
+static const char *optional_input(const mx_op *op, int i, char name[32])
+{
+    const char *mark = strchr(op->inputs[i], '?');
+    if (!mark)
+        return NULL;
+    snprintf(name, 32, "%.*s", (int)(mark - op->inputs[i]), op->inputs[i]);
+    return name;
+}
+
+/* Checks the keys of the table of options, among which optional inputs may be. Keys that would be ignored are refused.
+ */
 static void check_attr_names(lua_State *L, const mx_op *op, int table)
 {
     const char *names[32] = {NULL};
+    char inputs[MX_MAX_INPUTS][32];
     int n = 0;
     bool offset = false, seed = true;
     for (const mx_attr *attr = op->attrs; attr && attr->name && n < 31; attr++) {
@@ -203,6 +215,9 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
         if (given && attr == listed(op) && luaL_len(L, table) > 0)
             mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: '%s' is given twice: by name, and as a list", op->name, attr->name));
     }
+    for (int i = 0; i < MX_MAX_INPUTS && op->inputs[i]; i++)
+        if (n < 31 && optional_input(op, i, inputs[i]))
+            names[n++] = inputs[i];
     mxl_check_fields(L, table, names, op->name);
     if (luaL_len(L, table) > 0 && !listed(op))
         mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: options are given by name: %s", op->name,
@@ -470,6 +485,28 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
     }
 }
 
+/* Optional inputs that are given by name among the options. Returns the number of inputs. */
+static int read_named_inputs(lua_State *L, const mx_op *op, int table, int n_in, mx_tensor **in)
+{
+    char name[32];
+    int n = n_in;
+    for (int i = 0; table && i < MX_MAX_INPUTS && op->inputs[i]; i++) {
+        if (!optional_input(op, i, name))
+            continue;
+        if (lua_getfield(L, table, name) != LUA_TNIL) {
+            if (!mxl_test_tensor(L, -1))
+                mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: '%s' is %s; expected a tensor", op->name, name,
+                                   luaL_tolstring(L, -1, NULL)));
+            if (i < n_in && in[i])
+                mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: '%s' is given twice: in its place, and by name", op->name, name));
+            in[i] = mxl_test_tensor(L, -1);
+            n = n > i + 1 ? n : i + 1;
+        }
+        lua_settop(L, table);
+    }
+    return n;
+}
+
 static int call_op(lua_State *L)
 {
     const mx_op *op = lua_touserdata(L, lua_upvalueindex(1));
@@ -493,6 +530,7 @@ static int call_op(lua_State *L)
     }
     check_input_kinds(L, op, n_in);
     read_inputs(L, &op, n_in, in);
+    n_in = read_named_inputs(L, op, table, n_in, in);
     _Alignas(16) char attr[MX_ATTR_BYTES];
     mxl_read_attrs(L, op, table, attr);
     if (op->flags & MX_OP_COLLECTIVE)

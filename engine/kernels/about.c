@@ -26,30 +26,25 @@ static mx_array at(mx_array v, int64_t i)
 
 /* ---- variances ---- */
 
-/* n elements: their mean and the sum of (x - mean)^2. */
-typedef struct part {
-    double n, mean, sum;
-} part;
-
 /* Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. */
-static part join(part a, part b)
+mx_moments mx_moments_join(mx_moments a, mx_moments b)
 {
     if (a.n == 0)
         return b;
     double n = a.n + b.n, apart = b.mean - a.mean;
-    return (part){n, a.mean + apart * (b.n / n), a.sum + b.sum + apart * apart * (a.n * b.n / n)};
+    return (mx_moments){n, a.mean + apart * (b.n / n), a.sum + b.sum + apart * apart * (a.n * b.n / n)};
 }
 
 /* n elements from the sums of their distances from a center, and of the squares of these. What cancels is the squared
  * distance of the mean from the center, which is at most n / k times the variance, as the center is the mean of k of
  * them: so 3 bits of the f32 sums. */
-static part part_of(int64_t n, double center, double sum, double squares)
+static mx_moments moments_of(int64_t n, double center, double sum, double squares)
 {
     double off = sum / (double)n, rest = squares - sum * off;
-    return (part){(double)n, center + off, rest < 0 ? 0 : rest};
+    return (mx_moments){(double)n, center + off, rest < 0 ? 0 : rest};
 }
 
-static void put(part p, double scale, bool root, mx_array y, int64_t i)
+static void put(mx_moments p, double scale, bool root, mx_array y, int64_t i)
 {
     double value = p.sum * scale;
     if (root)
@@ -57,30 +52,39 @@ static void put(part p, double scale, bool root, mx_array y, int64_t i)
     mx_set_number(y.data, i, value, y.dtype);
 }
 
-static part row_part(mx_array x, int64_t n)
+/* Of up to SHORT neighbours. */
+static mx_moments moments_of_piece(mx_array x, int64_t n)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     int64_t first = mx_min(FIRST, n);
     float center = paths->row(MX_FOLD_SUM, x, first) / (float)first, sums[2];
     paths->row_moments(x, n, center, sums);
-    return part_of(n, (double)center, (double)sums[0], (double)sums[1]);
+    return moments_of(n, (double)center, (double)sums[0], (double)sums[1]);
+}
+
+mx_moments mx_row_moments(mx_array x, int64_t n)
+{
+    mx_moments all = {0};
+    for (int64_t i = 0; i < n; i += SHORT)
+        all = mx_moments_join(all, moments_of_piece(at(x, i), mx_min(SHORT, n - i)));
+    return all;
 }
 
 static mx_status variance_of_rows(mx_array x, mx_extent e, double scale, bool root, mx_array y)
 {
-    int64_t pieces = mx_ceil_div(e.n, SHORT), items = e.outer * pieces, bytes = items * (int64_t)sizeof(part);
-    part *parts;
+    int64_t pieces = mx_ceil_div(e.n, SHORT), items = e.outer * pieces, bytes = items * (int64_t)sizeof(mx_moments);
+    mx_moments *parts;
     MX_TRY(mx_pool_alloc(bytes, (void **)&parts));
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < items; i++) {
         int64_t first = i % pieces * SHORT;
-        parts[i] = row_part(at(x, i / pieces * e.n + first), mx_min(SHORT, e.n - first));
+        parts[i] = moments_of_piece(at(x, i / pieces * e.n + first), mx_min(SHORT, e.n - first));
     }
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
-        part all = {0};
+        mx_moments all = {0};
         for (int64_t p = 0; p < pieces; p++)
-            all = join(all, parts[o * pieces + p]);
+            all = mx_moments_join(all, parts[o * pieces + p]);
         put(all, scale, root, y, o);
     }
     mx_pool_free(parts, bytes);
@@ -92,8 +96,8 @@ typedef struct band {
     double done, mean[WIDTH], sum[WIDTH];
 } band;
 
-/* Adds n rows from their sums about `center`: what part_of() and join() do, with no division, as all columns have as
- * many elements. */
+/* Adds n rows from their sums about `center`: what moments_of() and mx_moments_join() do, with no division, as all
+ * columns have as many elements. */
 static void join_rows(band *b, int64_t n, const float *center, const float *sum, const float *squares, int64_t width)
 {
     double one = 1 / (double)n, all = b->done + (double)n, share = (double)n / all, both = b->done * share;
@@ -106,26 +110,40 @@ static void join_rows(band *b, int64_t n, const float *center, const float *sum,
     b->done = all;
 }
 
-static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from)
+static void moments_of_band(mx_array x, int64_t n_rows, int64_t stride, int64_t width, mx_moments *moments)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     band all = {0};
     float center[WIDTH], sum[WIDTH], squares[WIDTH];
-    int64_t width = mx_min(WIDTH, e.inner - from);
-    for (int64_t i = 0; i < e.n; i += HEIGHT) {
-        int64_t n = mx_min(HEIGHT, e.n - i), top = mx_min(TOP, n);
-        mx_array block = at(x, (o * e.n + i) * e.inner + from);
+    for (int64_t i = 0; i < n_rows; i += HEIGHT) {
+        int64_t n = mx_min(HEIGHT, n_rows - i), top = mx_min(TOP, n);
+        mx_array block = at(x, i * stride);
         memset(center, 0, sizeof center);
         memset(sum, 0, sizeof sum);
         memset(squares, 0, sizeof squares);
-        paths->rows(MX_FOLD_SUM, center, block, top, e.inner, width);
+        paths->rows(MX_FOLD_SUM, center, block, top, stride, width);
         for (int64_t j = 0; j < width; j++)
             center[j] /= (float)top;
-        paths->rows_moments(sum, squares, block, n, e.inner, width, center);
+        paths->rows_moments(sum, squares, block, n, stride, width, center);
         join_rows(&all, n, center, sum, squares, width);
     }
     for (int64_t j = 0; j < width; j++)
-        put((part){all.done, all.mean[j], all.sum[j]}, scale, root, y, o * e.inner + from + j);
+        moments[j] = (mx_moments){all.done, all.mean[j], all.sum[j]};
+}
+
+void mx_column_moments(mx_array x, int64_t n, int64_t stride, int64_t width, mx_moments *moments)
+{
+    for (int64_t j = 0; j < width; j += WIDTH)
+        moments_of_band(at(x, j), n, stride, mx_min(WIDTH, width - j), moments + j);
+}
+
+static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from)
+{
+    mx_moments all[WIDTH];
+    int64_t width = mx_min(WIDTH, e.inner - from);
+    moments_of_band(at(x, o * e.n * e.inner + from), e.n, e.inner, width, all);
+    for (int64_t j = 0; j < width; j++)
+        put(all[j], scale, root, y, o * e.inner + from + j);
 }
 
 mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y)

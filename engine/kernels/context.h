@@ -8,6 +8,7 @@
 
 #include "core/cpu.h"
 #include "kernels/attention_paths.h"
+#include "kernels/channel_norm.h"
 #include "kernels/class_loss.h"
 #include "kernels/conv.h"
 #include "kernels/elementwise.h"
@@ -42,6 +43,7 @@
     X(const mx_scan_paths, scan) \
     X(mx_beyond_path, beyond) \
     X(const mx_norm_paths, norm) \
+    X(const mx_channel_paths, channels) \
     X(const mx_softmax_paths, softmax) \
     X(const mx_conv_paths, conv) \
     X(const mx_window_paths, windows) \

@@ -37,6 +37,17 @@ mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
  * f32 within a piece, around a number near its mean, and joined in f64. x and y f32 or bf16. */
 mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y);
 
+/* n elements: their mean, and the sum of (x - mean)^2. */
+typedef struct mx_moments {
+    double n, mean, sum;
+} mx_moments;
+
+/* Of two sets together; of n neighbours; and of each of `width` columns, whose n >= 1 elements are `stride` apart. x f32
+ * or bf16; computed as variances are. On the calling thread alone. */
+mx_moments mx_moments_join(mx_moments a, mx_moments b);
+mx_moments mx_row_moments(mx_array x, int64_t n);
+void mx_column_moments(mx_array x, int64_t n, int64_t stride, int64_t width, mx_moments *moments);
+
 /* y (outer, inner) = log(sum of e^x), -inf where n is 0; f32 or bf16. x is read once. */
 mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y);
 

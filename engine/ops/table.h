@@ -52,6 +52,8 @@
     /* norm.c */ \
     X(rmsnorm) X(rmsnorm_grad) X(layernorm) X(layernorm_grad) X(softmax) X(softmax_grad) X(log_softmax) \
     X(log_softmax_grad) \
+    /* channel_norm.c */ \
+    X(batch_norm) X(batch_norm_grad) X(group_norm) X(group_norm_grad) \
     /* split_norm.c */ \
     X(norm_sums) X(norm_part) X(norm_grad_sums) X(norm_grad_part) \
     /* rope.c */ \

@@ -3,7 +3,6 @@
 -- Lua modules load when first used: mx.config, mx.models, mx.train and the others of FILES.
 
 local core = require "mx.core"
-local channel_norm = require "mx.channel_norm"
 local remat = require "mx.models.remat"
 
 -- mx.NAME -> FILE: it is defined in lua/mx/FILE.lua, or in lua/mx/FILE/init.lua for a folder.
@@ -49,7 +48,6 @@ end
 mx.root = debug.getinfo(1, "S").source:match("^@(.*)lua/mx/init%.lua$") or ""
 
 mx.remat = remat.run
-mx.batch_norm, mx.group_norm = channel_norm.batch_norm, channel_norm.group_norm
 
 local function known_names(loaded)
     local names = {}

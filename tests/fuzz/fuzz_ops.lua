@@ -29,6 +29,7 @@ local SUMS = {
     ring_attention = true, cross_entropy = true,
     split_cross_entropy = true, cross_entropy_logits = true, cross_entropy_part_ = true,
     norm_sums = true, norm_part = true, norm_grad_sums = true, norm_grad_part = true, split_norm = true,
+    batch_norm = true, batch_norm_grad = true, group_norm = true, group_norm_grad = true,
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     scaled_matmul = true, scaled_grouped_matmul = true, mxfp8_matmul = true,

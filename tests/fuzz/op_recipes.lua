@@ -100,6 +100,26 @@ local function norm(op)
     return { x, weight, op == "layernorm" and chance(2) and like(n, float()) or nil }
 end
 
+local function channel_norm(op)
+    local groups, dtype = op:find "group" and pick { 1, 2, 3 } or nil, float()
+    local shape = { pick { 2, 3, 70 }, (groups or 1) * pick { 1, 2, 5 }, pick { 8, 17, 40 }, pick { 1, 3 } }
+    local channels, sets = { shape[2] }, groups and { shape[1], groups } or { shape[2] }
+    local x, with, fixed = like(shape, dtype), { groups = groups, eps = pick { 1e-5, 1e-2 } }, chance(3)
+    local function some(size, its)
+        return chance(2) and like(size, its or float()) or nil
+    end
+    if not op:find "grad" then
+        local statistics = not groups and fixed
+        return { x, some(channels), some(channels), statistics and like(channels, float()) or nil,
+            statistics and like(channels, float(), "positive") or nil }, with
+    end
+    local inputs = { x, like(shape, dtype), like(sets, "f32"), like(sets, "f32", "positive"), some(channels) }
+    if not groups then
+        inputs[6], inputs[7], with.fixed = some(sets, "f32"), some(sets, "f32"), fixed
+    end
+    return inputs, with
+end
+
 -- The steps of a norm whose rows are split over ranks.
 local function split_norm(op)
     local shape = random.shape(math.random(3))
@@ -470,6 +490,8 @@ local recipes = {
     ring_attention = attention, attention_sinks_grad = attention,
     norm_sums = split_norm, norm_part = split_norm, norm_grad_sums = split_norm, norm_grad_part = split_norm,
     split_norm = split_norm,
+    batch_norm = channel_norm, batch_norm_grad = channel_norm, group_norm = channel_norm,
+    group_norm_grad = channel_norm,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
     cross_entropy = table_rows, split_cross_entropy = table_rows, cross_entropy_logits = table_rows,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Expected values and gradients of products, convolutions, pooling and norms over channels, by PyTorch on the CPU in
-float64: writes ops_linear.h5 beside this file.
+"""Expected values and gradients of products, convolutions and pooling, by PyTorch on the CPU in float64: writes
+ops_linear.h5 beside this file.
 
 Run with torch 2.15.0, numpy 2.4.6, h5py 3.16.0; see README.md. cases.py says what a case is.
 """
@@ -190,25 +190,7 @@ def pool_cases():
         one(op + "1d", "overlapping", (2, 3, 9), 4, stride=1, padding=2)
 
 
-# ---- norms over channels ----
-
-
-def norm_cases():
-    def batch(x, w=None, b=None):
-        dims = [d for d in range(x.dim()) if d != 1]
-        return F.batch_norm(x, None, None, w, b, True), x.mean(dims), x.var(dims, correction=0)
-
-    for name, shape in (("images", (3, 4, 5, 2)), ("matrix", (7, 3)), ("line", (2, 5, 9))):
-        arrays = [normal("batch" + name + str(i), *s) for i, s in enumerate((shape, shape[1:2], shape[1:2]))]
-        case("batch_norm." + name, arrays, batch)
-    case("batch_norm.alone", [normal("batchalone", 4, 3, 5)], batch)
-    for name, shape, groups in (("two", (3, 4, 5, 2), 2), ("one", (2, 6, 7), 1), ("each", (2, 3, 4, 4), 3)):
-        arrays = [normal("group" + name + str(i), *s) for i, s in enumerate((shape, shape[1:2], shape[1:2]))]
-        case("group_norm." + name, arrays, lambda x, w, b: F.group_norm(x, groups, w, b), {"groups": groups})
-
-
 matmul_cases()
-norm_cases()
 pool_cases()
 conv_cases()
 linear_gradient_cases()

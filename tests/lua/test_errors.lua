@@ -173,7 +173,7 @@ end
 
 function TestErrors.test_channel_norms()
     local x, w = mx.zeros { 2, 6, 5 }, mx.ones { 4 }
-    refused({ "batch_norm", "weight must have one dimension of 6" }, function() return (mx.batch_norm(x, w)) end)
+    refused({ "batch_norm", "'weight' must have one dimension of 6" }, function() return (mx.batch_norm(x, w)) end)
     refused({ "batch_norm", "expected (N, C, ...)" }, function() return (mx.batch_norm(w)) end)
     refused({ "batch_norm", "mean and var are given together" }, function()
         return (mx.batch_norm(x, nil, nil, { mean = mx.zeros { 6 } }))
@@ -181,6 +181,14 @@ function TestErrors.test_channel_norms()
     refused({ "group_norm", "groups = 4 must divide the 6 channels" }, function()
         return (mx.group_norm(x, nil, nil, { groups = 4 }))
     end)
+end
+
+function TestErrors.test_inputs_by_name()
+    local x, w = mx.zeros { 2, 6 }, mx.ones { 6 }
+    refused({ "layernorm", "'bias' is 3; expected a tensor" }, function() return mx.layernorm(x, w, { bias = 3 }) end)
+    refused({ "layernorm", "'bias' is given twice" }, function() return mx.layernorm(x, w, w, { bias = w }) end)
+    refused({ "layernorm", "'weight'" }, function() return mx.layernorm(x, { weight = w }) end) -- must be in its place
+    refused({ "mean" }, function() return mx.layernorm(x, w, { mean = w }) end)
 end
 
 function TestErrors.test_einsum()

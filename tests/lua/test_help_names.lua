@@ -142,7 +142,7 @@ function TestNames.test_messages()
         ["mx.randperm does not exist; PyTorch's randperm is mx.permutation here"] = function() return mx.randperm end,
         ['a tensor has no method \'prod\'; print(mx.help "prod") says what'] = function() return x:prod() end,
         ["a tensor has no method 'unique'; use mx.unique(t)"] = function() return x:unique() end,
-        ["a tensor has no method 'batch_norm'; use mx.batch_norm(t)"] = function() return x:batch_norm() end,
+        ["a tensor has no method 'interpolate'; use mx.interpolate(t)"] = function() return x:interpolate() end,
         ['mx.linalg.pinv does not exist; print(mx.help "linalg.pinv") says'] = function() return mx.linalg.pinv end,
         ['mx.nn.RNNCell does not exist; print(mx.help "nn.RNNCell") says what'] = function() return mx.nn.RNNCell end,
         ["did you mean mx.nn.linear?"] = function() return mx.nn.Linear end,

@@ -9,7 +9,9 @@ local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .
 local BOUND = 2 ^ -23
 local DIFFERENCE_STEP, DIFFERENCE_BOUND = 1e-5, 1e-7
 
-local FILES = { "ops.h5", "ops_attention.h5", "ops_linear.h5", "ops_order.h5", "ops_pointwise.h5", "ops_tables.h5" }
+local FILES = {
+    "ops.h5", "ops_attention.h5", "ops_linear.h5", "ops_norms.h5", "ops_order.h5", "ops_pointwise.h5", "ops_tables.h5",
+}
 
 -- Those that take floats, but not f64, in the words of their messages.
 local REFUSALS = {
@@ -220,9 +222,9 @@ function TestOpsInF64.test_zz_what_computes()
         .. "pow exp log sqrt rsqrt abs tanh sigmoid square sin cos relu gelu silu gated sum mean max argmax "
         .. "sum_squares reduce_to reshape narrow concat permute transpose erf log1p expm1 floor ceil round "
         .. "sign softplus leaky_relu elu clamp isnan isfinite power lerp masked_fill mse_loss l1_loss "
-        .. "huber_loss bce_with_logits kl_div softmax_cross_entropy rmsnorm layernorm softmax log_softmax attention "
-        .. "cross_entropy var std norm logsumexp sort argsort topk conv1d conv2d avg_pool1d avg_pool2d max_pool1d "
-        .. "max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh "
+        .. "huber_loss bce_with_logits kl_div softmax_cross_entropy rmsnorm layernorm batch_norm group_norm softmax "
+        .. "log_softmax attention cross_entropy var std norm logsumexp sort argsort topk conv1d conv2d avg_pool1d "
+        .. "avg_pool2d max_pool1d max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh "
         .. "linalg_qr linalg_svd linalg_slogdet"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end

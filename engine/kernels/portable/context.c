@@ -13,6 +13,7 @@ const mx_kernels mx_kernels_portable = {
     .beyond = mx_beyond_portable,
     .best = mx_best_portable,
     .norm = &mx_norm_portable,
+    .channels = &mx_channels_portable,
     .softmax = &mx_softmax_portable,
     .conv = &mx_conv_portable,
     .windows = &mx_windows_portable,

@@ -15,6 +15,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .beyond = MX_SIMD_NAME(mx_beyond),
     .best = MX_SIMD_NAME(mx_best),
     .norm = &MX_SIMD_NAME(mx_norm),
+    .channels = &MX_SIMD_NAME(mx_channels),
     .softmax = &MX_SIMD_NAME(mx_softmax),
     .conv = &MX_SIMD_NAME(mx_conv),
     .windows = &MX_SIMD_NAME(mx_windows),

@@ -13,6 +13,7 @@ local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
 local moves = require "mx.bench.moves"
+local norms = require "mx.bench.norms"
 local pointwise = require "mx.bench.pointwise"
 local reductions = require "mx.bench.reductions"
 local util = require "mx.util"
@@ -322,6 +323,7 @@ local function all_cases(o)
     windows.add(list, stream_bytes)
     moves.add(list, stream_bytes)
     reductions.add(list, stream_bytes)
+    norms.add(list, stream_bytes)
     draws.add(list, stream_bytes)
     pointwise.add(list, stream_bytes)
     local seen, kept = {}, {}

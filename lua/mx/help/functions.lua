@@ -134,12 +134,6 @@ for name, properties in pairs(mx.dtypes) do local _ = name, properties end]] },
         { "print_options(options)",
             "Sets the digits (precision) and the elements at each edge (edge) of printed tensors.",
             torch = "set_printoptions", code = "mx.print_options { precision = 4, edge = 5 }" },
-        { "batch_norm(x, weight, bias, options)", "Normalizes each channel of x (N, C, ...) over the batch.",
-            torch = "F.batch_norm, nn.BatchNorm1d, nn.BatchNorm2d",
-            code = "mx.batch_norm(mx.randn { 4, 3 }):size() --> {4, 3}" },
-        { "group_norm(x, weight, bias, options)", "Normalizes groups of channels of x (N, C, ...).",
-            torch = "F.group_norm, nn.GroupNorm, F.instance_norm", code = [[
-mx.group_norm(mx.randn { 4, 6 }, { groups = 2 }):size() --> {4, 6}]] },
         { "linalg.solve(a, b, options)", "x with a x = b, for matrices (..., n, n) and columns (..., n, k) or "
             .. "vectors (..., n); trans = true solves with the transpose.",
             torch = "linalg.solve, linalg.solve_triangular, "

@@ -234,6 +234,14 @@ mx.embedding_bag(vectors, mx.tensor({ { 0, 1 }, { 1, 1 } }, "i32"), { mode = "su
             code = [[mx.rmsnorm(mx.full({ 1, 4 }, 2), { eps = 0 }) --> {{1, 1, 1, 1}}]] },
         { "layernorm", torch = "F.layer_norm", code = [[
 mx.layernorm(mx.tensor { { -1, 1 } }, mx.ones(2), { eps = 0 }) --> {{-1, 1}}]] },
+        { "batch_norm", torch = "F.batch_norm, nn.BatchNorm1d, nn.BatchNorm2d", code = [[
+local x, weight, bias = mx.randn { 4, 3, 5 }, mx.ones(3), mx.zeros(3)
+local y, mean, var = mx.batch_norm(x, weight, bias)
+mean:size() --> {3}
+local again = mx.batch_norm(x, weight, bias, { mean = mean, var = var }) -- evaluation: these, not those of x
+mx.max(mx.abs(again - y)):item() < 1e-5 --> true]] },
+        { "group_norm", torch = "F.group_norm, nn.GroupNorm, F.instance_norm", code = [[
+mx.group_norm(mx.randn { 4, 6 }, { groups = 2 }):size() --> {4, 6}]] },
         { "rope", torch = "rotary embedding", code = [[
 mx.rope(mx.randn { 1, 8, 2, 4 }, { theta = 10000 }):size() --> {1, 8, 2, 4}]] },
         { "attention", torch = "F.scaled_dot_product_attention, flash_attn", code = [[

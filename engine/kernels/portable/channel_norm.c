@@ -1,0 +1,34 @@
+#include "core/element.h"
+#include "kernels/context.h"
+
+static void forward(mx_array x, const mx_channel_line *l, void *y, bool stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < l->n; i++) {
+        int64_t j = l->each ? i : 0;
+        float d = mx_get_float(x.data, i, x.dtype) - l->mean[j];
+        mx_set_float(y, i, d * l->scale[j] + l->shift[j], x.dtype);
+    }
+}
+
+static void sums(mx_array x, const void *dy, const mx_channel_line *l, float *sum, float *dot)
+{
+    for (int64_t i = 0; i < l->n; i++) {
+        int64_t j = l->each ? i : 0;
+        float d = mx_get_float(dy, i, x.dtype);
+        sum[j] += d;
+        dot[j] += d * (mx_get_float(x.data, i, x.dtype) - l->mean[j]);
+    }
+}
+
+static void backward(mx_array x, const void *dy, const mx_channel_line *l, void *dx, bool stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < l->n; i++) {
+        int64_t j = l->each ? i : 0;
+        float d = mx_get_float(x.data, i, x.dtype) - l->mean[j];
+        mx_set_float(dx, i, mx_get_float(dy, i, x.dtype) * l->scale[j] + (d * l->slope[j] + l->shift[j]), x.dtype);
+    }
+}
+
+const mx_channel_paths mx_channels_portable = {forward, sums, backward};

@@ -82,14 +82,14 @@ typedef struct swap {
 static bool is_aligned(const swap *s) { return s->l->to_stride[s->across] * s->bytes % 64 == 0; }
 
 /* Tiles of 64 by 128 floats, the rows of one panel after the other: this order reads and writes memory fastest. Rows of
- * the result that do not begin at cache lines are put together in the first-level cache. */
+ * the result that do not begin at cache lines are put together in the second-level cache. */
 static void swap_squares(const swap *s, int64_t to_at, int64_t from_at, int64_t first, int64_t last)
 {
     const mx_move_paths *paths = mx_kernels_current()->moves;
     const layout *l = s->l;
     int64_t columns = l->size[s->across], to_step = l->to_stride[s->across], from_step = l->from_stride[s->last];
     bool aligned = is_aligned(s);
-    _Alignas(64) char room[32768];
+    _Alignas(64) char room[131072];
     int64_t wide = aligned ? 512 / s->bytes : (int64_t)sizeof room / LONG_PANEL_BYTES;
     for (int64_t c = 0; c < columns; c += wide) {
         int64_t n = mx_min(wide, columns - c), rows = last - first;

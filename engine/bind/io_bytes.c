@@ -19,7 +19,7 @@
 static int put_bytes(lua_State *L)
 {
     mx_tensor *t = mxl_check_values(L, 1, true);
-    int64_t first = luaL_checkinteger(L, 2) - 1;
+    int64_t first = luaL_checkinteger(L, 2);
     const char *name = luaL_checkstring(L, 3);
     size_t length;
     const char *data = luaL_checklstring(L, 4, &length);
@@ -28,10 +28,10 @@ static int put_bytes(lua_State *L)
     if (!is_raw && !mx_number_layout_parse(name, &layout))
         return luaL_error(L, "put_bytes: '%s' is no layout of numbers; such are <f4, >i8 and |b1", name);
     int64_t bytes = (int64_t)length, count = bytes / layout.bytes;
-    if (bytes % layout.bytes != 0 || first < 0 || first > mx_count(t) - count)
+    if (bytes % layout.bytes != 0 || first < 1 || first - 1 > mx_count(t) - count)
         return luaL_error(L, "put_bytes: %I bytes of %s from value %I on do not fit %s", (LUAI_UACINT)bytes, name,
-                          (LUAI_UACINT)first + 1, mx_tensor_text(t));
-    mxl_try(L, is_raw ? mx_tensor_write(t, first, count, data) : mx_bytes_put(t, first, &layout, data, count));
+                          (LUAI_UACINT)first, mx_tensor_text(t));
+    mxl_try(L, is_raw ? mx_tensor_write(t, first - 1, count, data) : mx_bytes_put(t, first - 1, &layout, data, count));
     return 0;
 }
 
@@ -39,15 +39,15 @@ static int put_bytes(lua_State *L)
 static int get_bytes(lua_State *L)
 {
     const mx_tensor *t = mxl_check_values(L, 1, false);
-    int64_t first = luaL_checkinteger(L, 2) - 1, count = luaL_checkinteger(L, 3);
-    if (first < 0 || count < 0 || first > mx_count(t) - count)
+    int64_t first = luaL_checkinteger(L, 2), count = luaL_checkinteger(L, 3);
+    if (first < 1 || count < 0 || first - 1 > mx_count(t) - count)
         return luaL_error(L, "get_bytes: %I values from value %I on are outside of %s", (LUAI_UACINT)count,
-                          (LUAI_UACINT)first + 1, mx_tensor_text(t));
+                          (LUAI_UACINT)first, mx_tensor_text(t));
     size_t bytes = (size_t)count * mx_dtype_bytes(t->dtype);
     luaL_Buffer text;
     char *to = luaL_buffinitsize(L, &text, bytes);
     memset(to, 0, bytes); /* a simulated tensor has no values */
-    mxl_try(L, mx_tensor_read(t, first, count, to));
+    mxl_try(L, mx_tensor_read(t, first - 1, count, to));
     luaL_pushresultsize(&text, bytes);
     return 1;
 }

@@ -306,14 +306,16 @@ static void put_short_runs(const strided *r, char *at, const char *from, int64_t
     }
 }
 
-/* Runs i to before `end`, of at most 8,192 bytes together. */
+/* Runs i to before `end`, of at most 8,192 bytes together. Whole cache lines are streamed at once if many of them lie
+ * at equal distances (each row of these waits for its stores to end), others by way of the first-level cache. */
 static void copy_short_runs(const strided *r, char *to, const char *from, int64_t i, int64_t end)
 {
+    enum { MANY = 4096 };
     char room[8192];
-    int64_t bytes = r->n[r->last] * r->bytes;
-    bool straight = r->s[r->last] == 1 && bytes % 64 == 0; /* whole cache lines need no room */
-    put_short_runs(r, r->stream && !straight ? room : to + i * bytes, from, i, end, r->stream);
-    if (r->stream && !straight)
+    int64_t bytes = r->n[r->last] * r->bytes, row = r->last > 0 ? r->n[r->last - 1] * bytes : bytes;
+    bool straight = r->s[r->last] == 1 && bytes % 64 == 0 && row >= MANY, by_room = r->stream && !straight;
+    put_short_runs(r, by_room ? room : to + i * bytes, from, i, end, r->stream && straight);
+    if (by_room)
         mx_kernels_current()->elementwise->copy(room, to + i * bytes, (end - i) * bytes, true);
 }
 

@@ -228,6 +228,18 @@ end
 
 TestBytes = { setUp = setup, tearDown = clear }
 
+-- Numbers of values are compared without overflow.
+function TestBytes.test_places_outside_are_refused()
+    local t = mx.zeros(4)
+    for _, first in ipairs { math.mininteger, -1, 0, 5, math.maxinteger } do
+        refused({ ("from value %d on do not fit f32 (4)"):format(first) }, mx.io.put_bytes, t, first, "f32", "\0\0\0\0")
+        refused({ ("from value %d on are outside of f32 (4)"):format(first) }, mx.io.get_bytes, t, first, 1)
+    end
+    refused({ "values from value 2 on are outside" }, mx.io.get_bytes, t, 2, math.maxinteger)
+    refused({ "values from value 1 on are outside" }, mx.io.get_bytes, t, 1, math.mininteger)
+    lu.assertEquals(mx.io.get_bytes(t, 5, 0), "")
+end
+
 function TestBytes.test_there_and_back()
     for _, dtype in ipairs { "f32", "bf16", "i32", "u8", "i8", "e4m3", "e5m2fnuz", "f64", "i64" } do
         local t = mx.arange(6, "f32"):to(dtype):view(2, 3)

@@ -204,6 +204,68 @@ MX_INLINE void shuffle_as(const mx_pattern *p, const size_t bytes, const int ins
         _mm_sfence();
 }
 
+#if !MX_SIMD_512
+/* The same for elements of 2 bytes. Bytes change places within each half of a vector, so that each result takes some
+ * from an input and some from the input with its halves exchanged: by[a][b]. Bytes that it does not take have the
+ * highest bit set in these. */
+typedef struct pairs_plan {
+    vi by[MX_PATTERN_VECTORS][MX_PATTERN_VECTORS][2];
+} pairs_plan;
+
+static void plan_pairs(const mx_pattern *p, pairs_plan *plan)
+{
+    for (int a = 0; a < p->outs; a++)
+        for (int b = 0; b < p->ins; b++) {
+            uint8_t place[2][32];
+            memset(place, 0x80, sizeof place);
+            for (int i = 0; i < 16; i++) {
+                uint16_t lane;
+                memcpy(&lane, p->lane[a] + 2 * i, sizeof lane);
+                uint8_t *to = place[(lane ^ i) >> 3 & 1] + 2 * i;
+                if (p->from[a][b] >> i & 1u)
+                    to[0] = (uint8_t)(2 * (lane & 7)), to[1] = (uint8_t)(to[0] + 1);
+            }
+            for (int k = 0; k < 2; k++)
+                plan->by[a][b][k] = vi_load((const int32_t *)place[k]);
+        }
+}
+
+MX_INLINE void shuffle_pairs(const mx_pattern *p, const pairs_plan *plan, const int ins, char *const *to,
+                             int64_t to_step, const char *const *from, int64_t from_step, int64_t blocks,
+                             const bool stream)
+{
+    int64_t ahead = from_step < 0 ? -PREFETCH_AHEAD : PREFETCH_AHEAD;
+    for (int64_t k = 0; k < blocks; k++) {
+        for (int b = 0; b < ins; b++)
+            _mm_prefetch(from[b] + k * from_step + ahead, _MM_HINT_T0);
+        for (int a = 0; a < p->outs; a++) {
+            vi sum = vi_set1(0);
+            for (int b = 0; b < ins; b++) {
+                vi x = vi_load((const int32_t *)(from[b] + k * from_step)), turned = _mm256_permute2x128_si256(x, x, 1);
+                sum = vi_or(sum, vi_or(_mm256_shuffle_epi8(x, plan->by[a][b][0]),
+                                       _mm256_shuffle_epi8(turned, plan->by[a][b][1])));
+            }
+            put(to[a] + k * to_step, sum, 0, true, stream);
+        }
+    }
+    if (stream)
+        _mm_sfence();
+}
+
+static void shuffle_of_2(const mx_pattern *p, char *const *to, int64_t to_step, const char *const *from,
+                         int64_t from_step, int64_t blocks, bool stream)
+{
+    pairs_plan plan;
+    plan_pairs(p, &plan);
+    if (stream)
+        shuffle_pairs(p, &plan, p->ins, to, to_step, from, from_step, blocks, true);
+    else if (p->ins == 1)
+        shuffle_pairs(p, &plan, 1, to, to_step, from, from_step, blocks, false);
+    else
+        shuffle_pairs(p, &plan, p->ins, to, to_step, from, from_step, blocks, false);
+}
+#endif
+
 /* Compiled for one and two inputs by themselves. */
 MX_INLINE void shuffle_of(const mx_pattern *p, const size_t bytes, char *const *to, int64_t to_step,
                           const char *const *from, int64_t from_step, int64_t blocks, const bool stream)
@@ -233,6 +295,9 @@ static void shuffle(const mx_pattern *p, size_t element_bytes, char *const *to, 
     else
         stream ? shuffle_of(p, 2, to, to_step, from, from_step, blocks, true)
                : shuffle_of(p, 2, to, to_step, from, from_step, blocks, false);
+#else
+    else
+        shuffle_of_2(p, to, to_step, from, from_step, blocks, stream);
 #endif
 }
 
@@ -293,7 +358,7 @@ const mx_move_paths MX_SIMD_NAME(mx_moves) = {
     .lanes = {[2] = 32, [4] = 16, [8] = 8},
     .gather = gather,
 #else
-    .lanes = {[4] = 8},
+    .lanes = {[2] = 16, [4] = 8},
     .gather = gather_plain,
 #endif
     .within = within_plain,

@@ -108,8 +108,8 @@ mx.find_bad(function() return mx.tensor { 0 }:log() end).op --> log]] },
             code = "mx.place('layer 3') mx.place(nil)" },
         { "now()", "Seconds of a monotonic clock (mx.clock says which); on a simulated pod, simulated time.",
             torch = "time.perf_counter, cuda.synchronize, cuda.Event", code = "mx.now() >= 0 --> true" },
-        { "clock(name)", "What mx.now, profiles and mx.peak count on this machine, wall or processor; sets it first if a "
-            .. "name is given. Processor time is that of one thread: mx.threads() must be 1.",
+        { "clock(name)", "What mx.now, profiles and mx.peak count on this machine, wall or processor; sets it first if "
+            .. "a name is given. Processor time is that of one thread: mx.threads() must be 1.",
             torch = "time.thread_time, time.process_time", code = "mx.clock() --> wall" },
         { "started()", "When the program started, in seconds of the clock of mx.now().",
             code = "mx.started() <= mx.now() --> true" },

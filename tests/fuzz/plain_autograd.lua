@@ -475,6 +475,24 @@ local function define(mx)
             return y:view(rows, columns)
         end,
     }
+    plain.ops.batch_norm = { -- columns are channels; the mean times the variance of each is added to it
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local x, rows, columns, out = values[1], shapes[1][1], shapes[1][2], {}
+            for e in ipairs(x) do
+                local mean, square = 0, 0
+                for i = (e - 1) % columns + 1, #x, columns do
+                    mean, square = mean + x[i] / rows, square + x[i] ^ 2 / rows
+                end
+                out[e] = (x[e] - mean) / math.sqrt(square - mean ^ 2 + 1) + mean * (square - mean ^ 2)
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t)
+            local y, mean, var = mx.batch_norm(t[1], { eps = 1 })
+            return y + mean * var
+        end,
+    }
     -- Views. `part` says which elements of the input they share, from where.
     plain.ops.flat = {
         inputs = 1, view = true,

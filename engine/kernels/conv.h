@@ -45,6 +45,11 @@ typedef struct mx_conv_paths {
     void (*gather)(const float *x, int64_t n, const int64_t *at, const mx_conv_run *runs, int64_t n_runs, bool pairs,
                    int64_t width, uint32_t *out);
 
+    /* Row i of a tile of f32, (m, n) with rows `width` apart, plus bias[i] (NULL: 0), to element i step of y. `stream`:
+     * past the caches where cache lines are written as a whole, until a store fence. */
+    void (*put)(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
+                bool stream);
+
     /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
     void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);
 } mx_conv_paths;

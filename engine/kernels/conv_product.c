@@ -14,8 +14,10 @@
 
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 
 #include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Rows of a chunk; panels of a block; floats of the sums and of the copies of a block, which both stay in the
@@ -27,6 +29,7 @@ typedef struct job {
     const mx_micro *u;
     mx_array w, to;
     const float *bias;           /* of all channels of the result; NULL: none */
+    bool stream;                 /* results are written past the caches */
     int64_t k, kc, words;        /* elements of k; in a block; words of k of all blocks */
     int64_t at_once;             /* elements of k whose planes are copied at once: few, and for all panels; or kc */
     mx_conv_blocks blocks;       /* of columns */
@@ -115,19 +118,20 @@ static void spread(const float *from, int64_t n, mx_array to, int64_t step)
             ((float *)to.data)[i * step] = from[i];
 }
 
-/* m rows of a tile, the first for `plane`, and n columns that belong to one image, from its result `at` on. */
-static void put_image(const job *j, const float *tile, int64_t m, int64_t n, int64_t plane, int64_t at)
+/* m rows of a tile, the first for channel `channel` of an image, and n columns of it, from its result `at` on. */
+static void put_image(const job *j, float *tile, int64_t m, int64_t n, int64_t image, int64_t channel, int64_t at)
 {
     const mx_conv_pass *p = j->p;
     int64_t width = p->w.out[1], size = p->to[0] * p->to[1], nr = j->u->nr;
+    int64_t plane = (image * p->groups * p->outputs + channel) * size;
+    const float *bias = j->bias ? j->bias + channel : NULL;
     if (p->step == 1 && p->row == width) {
-        mx_array to = mx_conv_part(j->to, plane * size + at);
-        j->u->store(m, n, tile, nr, NULL, to.data, to.dtype, size, false);
+        mx_kernels_current()->conv->put(m, n, tile, nr, bias, mx_conv_part(j->to, plane + at), size, j->stream);
         return;
     }
-    for (int64_t c = 0, some; c < n; c += some) {
+    for (int64_t c = 0, some; c < n; c += some) { /* a gradient by x, without a bias */
         int64_t row = (at + c) / width, column = (at + c) % width;
-        int64_t first = plane * size + p->first + row * p->row + column * p->step;
+        int64_t first = plane + p->first + row * p->row + column * p->step;
         some = mx_min(n - c, width - column);
         for (int64_t i = 0; i < m; i++)
             spread(tile + i * nr + c, some, mx_conv_part(j->to, first + i * size), p->step);
@@ -138,26 +142,12 @@ static void put_image(const job *j, const float *tile, int64_t m, int64_t n, int
 static void put(const job *j, int64_t group, int64_t row, int64_t m, int64_t column, int64_t n, float *tile)
 {
     const mx_conv_pass *p = j->p;
-    int64_t positions = p->w.out[0] * p->w.out[1], channel = group * p->outputs + row;
-    for (int64_t i = 0; j->bias && i < m; i++)
-        for (int64_t c = 0; c < n; c++)
-            tile[i * j->u->nr + c] += j->bias[channel + i];
+    int64_t positions = p->w.out[0] * p->w.out[1];
     for (int64_t c = 0, some; c < n; c += some) {
         int64_t image = (column + c) / positions, at = (column + c) % positions;
         some = mx_min(n - c, positions - at);
-        put_image(j, tile + c, m, some, image * p->groups * p->outputs + channel, at);
+        put_image(j, tile + c, m, some, image, group * p->outputs + row, at);
     }
-}
-
-/* Where the kernel may write a tile itself: the only sums of whole tiles, f32, that lie as a matrix in one image. */
-static float *place_of(const job *j, int64_t group, int64_t row, int64_t m, int64_t column, int64_t n)
-{
-    const mx_conv_pass *p = j->p;
-    int64_t positions = p->w.out[0] * p->w.out[1], image = column / positions, at = column % positions;
-    if (j->kc < j->k || j->bias || mx_is_bf16(j->to.dtype) || m < j->u->mr || n < j->u->nr || at + n > positions ||
-        p->step != 1 || p->row != p->w.out[1])
-        return NULL;
-    return (float *)j->to.data + ((image * p->groups + group) * p->outputs + row) * positions + at;
 }
 
 /* ---- blocks ---- */
@@ -247,15 +237,12 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
     _Alignas(64) float tile[MX_MICRO_MAX_TILE];
     for (int64_t i = 0; i < tiles; i++) {
         int64_t row = c->row + i * mr;
-        int64_t m = mx_min(mr, j->p->outputs - row), positions = j->p->w.out[0] * j->p->w.out[1];
         float *to = j->kc < j->k ? sums + i * mr * j->u->nr : tile;
-        float *place = place_of(j, c->group, row, m, column, n);
         mx_conv_copy_ask(&then->copy, &j->planes, then->planes.begin, then->planes.end, part * tiles + i,
                          parts * tiles);
-        j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, place ? place : to,
-                     place ? positions : j->u->nr, k0 > 0);
-        if (!place && k0 + j->kc >= j->k)
-            put(j, c->group, row, m, column, n, to);
+        j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0);
+        if (k0 + j->kc >= j->k)
+            put(j, c->group, row, mx_min(mr, j->p->outputs - row), column, n, to);
     }
 }
 
@@ -337,6 +324,7 @@ static void run_all(const job *j, int64_t threads)
         }
         if (j->u->end)
             j->u->end();
+        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
     }
 }
 
@@ -349,6 +337,7 @@ mx_status mx_conv_product_pass(const mx_conv_pass *p, mx_array from, mx_array w,
     j.kc = mx_max(mx_conv_k_block(j.u, j.k), 1);
     j.words = mx_conv_words(j.u, j.k / j.kc * j.kc) + mx_conv_words(j.u, j.k % j.kc);
     j.rows = mx_round_up(p->outputs, j.u->mr);
+    j.stream = mx_should_stream(p->batch * p->groups * p->outputs * p->to[0] * p->to[1] * 4);
     if (p->batch * p->w.out[0] * p->w.out[1] == 0 || j.rows == 0)
         return MX_OK;
     plan(&j, threads);

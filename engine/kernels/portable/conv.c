@@ -23,6 +23,15 @@ static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_r
             }
 }
 
+static void put(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
+                bool stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            mx_set_float(y.data, i * step + j, tile[i * width + j] + (bias ? bias[i] : 0), y.dtype);
+}
+
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -30,4 +39,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
             y[i * y_step + p] = value_at(x.data, mx_is_bf16(x.dtype), p * step + i);
 }
 
-const mx_conv_paths mx_conv_portable = {add, sum, gather, turn};
+const mx_conv_paths mx_conv_portable = {add, sum, gather, put, turn};

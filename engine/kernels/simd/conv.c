@@ -47,6 +47,34 @@ static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_r
             gather_pairs(x + at[e], e + 1 < n ? x + at[e + 1] : NULL, pieces, count, out);
 }
 
+MX_INLINE void put_as(const bool bf16, const bool stream, int64_t m, int64_t n, const float *tile, int64_t width,
+                      const float *bias, void *y, int64_t step)
+{
+    for (int64_t i = 0; i < m; i++, tile += width) {
+        vf add = vf_set1(bias ? bias[i] : 0);
+        for (int64_t j = 0; j < n; j += VL) {
+            vf v = vf_load(tile + j) + add;
+            if (n - j < VL)
+                row_store_part(y, i * step + j, v, n - j, bf16);
+            else if (stream)
+                vf_stream((float *)y + i * step + j, v);
+            else
+                row_store(y, i * step + j, v, bf16);
+        }
+    }
+}
+
+static void put(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
+                bool stream)
+{
+    if (mx_is_bf16(y.dtype))
+        put_as(true, false, m, n, tile, width, bias, y.data, step);
+    else if (stream && ((uintptr_t)y.data | (uintptr_t)step * sizeof(float)) % 64 == 0)
+        put_as(false, true, m, n, tile, width, bias, y.data, step);
+    else
+        put_as(false, false, m, n, tile, width, bias, y.data, step);
+}
+
 MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, int64_t y_step,
                        float *y)
 {
@@ -78,4 +106,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
         turn_as(false, planes, n, x.data, step, y_step, y);
 }
 
-const mx_conv_paths MX_SIMD_NAME(mx_conv) = {add, sum, gather, turn};
+const mx_conv_paths MX_SIMD_NAME(mx_conv) = {add, sum, gather, put, turn};

@@ -78,128 +78,116 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
     return MX_OK;
 }
 
-/* sums[at[i]] += dy[i] */
-MX_INLINE void spread(int64_t n, const void *dy, bool bf16, const int32_t *at, float *sums)
-{
-    for (int64_t i = 0; i < n; i++)
-        sums[at[i]] += bf16 ? mx_from_bf16(((const mx_bf16 *)dy)[i]) : ((const float *)dy)[i];
-}
-
-mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx)
-{
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    int64_t pixels = mx_conv_pixels(c), positions = mx_conv_positions(c), planes = c->batch * c->channels_in;
-    int64_t each = mx_round_up(pixels, 16), bytes = each * omp_get_max_threads() * (int64_t)sizeof(float);
-    bool stream = mx_should_stream(planes * pixels * (int64_t)mx_dtype_bytes(dx.dtype));
-    float *all;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&all));
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < planes; p++) {
-        float *sums = all + omp_get_thread_num() * each;
-        const void *g = mx_conv_part(dy, p * positions).data;
-        memset(sums, 0, (size_t)pixels * sizeof *sums);
-        if (mx_is_bf16(dy.dtype))
-            spread(positions, g, true, at + p * positions, sums);
-        else
-            spread(positions, g, false, at + p * positions, sums);
-        if (mx_is_bf16(dx.dtype))
-            paths->to_bf16(sums, (mx_bf16 *)dx.data + p * pixels, pixels, stream);
-        else
-            paths->copy(sums, (float *)dx.data + p * pixels, pixels * (int64_t)sizeof *sums, stream);
-    }
-    mx_pool_free(all, bytes);
-    return MX_OK;
-}
-
 /* ---- means: convolutions of each plane with equal weights ---- */
 
-static mx_status with_equal_weights(const mx_conv *c, bool backward, mx_array from, mx_array to)
+mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y)
 {
     int64_t taps = c->kernel[0] * c->kernel[1], bytes = taps * (int64_t)sizeof(float);
     mx_conv plane = *c;
     float *w;
     plane.batch = c->batch * c->channels_in;
     plane.channels_in = plane.channels_out = plane.groups = 1;
-    mx_conv_pass p = backward ? mx_conv_pass_grad_x(&plane, 0, 0) : mx_conv_pass_forward(&plane);
+    mx_conv_pass p = mx_conv_pass_forward(&plane);
     MX_TRY(mx_pool_alloc(bytes, (void **)&w));
     for (int64_t i = 0; i < taps; i++)
         w[i] = 1.0f / (float)taps;
-    mx_status status = mx_conv_thin_pass(&p, from, (mx_array){w, MX_F32}, NULL, to);
+    mx_status status = mx_conv_thin_pass(&p, x, (mx_array){w, MX_F32}, NULL, y);
     mx_pool_free(w, bytes);
     return status;
 }
 
-mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y) { return with_equal_weights(c, false, x, y); }
-
-/* dx[i step + r] = phases[r phase + i], as far as dx has n elements. */
-static void merge(int64_t n, int64_t step, const float *phases, int64_t phase, float *dx)
-{
-    int64_t i = 0;
-    if (step == 2)
-        for (; 2 * i + 1 < n; i++) {
-            dx[2 * i] = phases[i];
-            dx[2 * i + 1] = phases[phase + i];
-        }
-    for (int64_t at = i * step; at < n; at++)
-        dx[at] = phases[at % step * phase + at / step];
-}
-
-/* Row `row` of a plane of dx, with a stride: the rows of dy whose windows meet it are added up, and each sum is spread
- * over the columns of its window, sorted by their remainder by the stride. sums: scratch of a row of dy; phases: of a
- * row of dx, `phase` floats for each remainder. */
-static void spread_means(const mx_conv *c, mx_array dy, int64_t plane, int64_t row, float *sums, float *phases,
-                         int64_t phase, float *dx)
-{
-    const mx_kernels *kernels = mx_kernels_current();
-    int64_t n = c->out[1], at = row + c->before[0], step = c->stride[1], low, high;
-    int64_t first = at < c->kernel[0] ? 0 : (at - c->kernel[0]) / c->stride[0] + 1;
-    memset(sums, 0, (size_t)n * sizeof *sums);
-    memset(phases, 0, (size_t)(phase * step) * sizeof *phases);
-    for (int64_t i = first; i < c->out[0] && i * c->stride[0] <= at; i++)
-        kernels->rows->add(sums, MX_F32, mx_conv_part(dy, (plane * c->out[0] + i) * n).data, dy.dtype,
-                           1.0f / (float)(c->kernel[0] * c->kernel[1]), n);
-    for (int64_t l = 0; l < c->kernel[1]; l++) {
-        mx_conv_inside(c, 1, l, &low, &high);
-        int64_t to = mx_conv_at(c, 1, low, l); /* not negative if there is any */
-        if (high > low)
-            kernels->conv->add(high - low, sums + low, phases + to % step * phase + to / step);
-    }
-    merge(c->in[1], step, phases, phase, dx);
-}
+/* ---- gradients ---- */
 
 enum { AT_ONCE = 4096 }; /* elements of dx that are written together */
 
-static mx_status strided_backward(const mx_conv *c, mx_array dy, mx_array dx)
+typedef struct gradient {
+    mx_spreading s;
+    mx_array dy, dx;
+    const int32_t *at; /* places; NULL: of means */
+    int64_t rows;      /* of dx in a part of a plane */
+    bool stream;
+} gradient;
+
+static int64_t pixels_of(const int64_t size[2]) { return size[0] * size[1]; }
+
+static void set_shifts(const mx_conv *c, mx_spreading *s)
+{
+    for (int64_t r = 0; r < c->stride[1]; r++) {
+        s->taps[r] = 0;
+        for (int64_t l = 0; l < c->kernel[1]; l++)
+            if ((r + c->before[1] - l) % c->stride[1] == 0)
+                s->shift[r * s->span + s->taps[r]++] = (r + c->before[1] - l) / c->stride[1];
+    }
+}
+
+/* Whether all places that a part reads are in its plane. */
+static bool are_inside(const gradient *g, int64_t plane, int64_t first, int64_t last)
+{
+    const mx_spreading *s = &g->s;
+    int64_t low = mx_spreading_low(s, first), n = (mx_spreading_high(s, last - 1) - low) * s->out[1];
+    uint32_t pixels = (uint32_t)pixels_of(s->in), outside = 0;
+    const int32_t *at = g->at + plane * pixels_of(s->out) + low * s->out[1];
+    for (int64_t i = 0; i < n; i++)
+        outside |= (uint32_t)at[i] >= pixels;
+    return !outside;
+}
+
+/* lines: scratch for the part's rows with room for 2 vectors behind, and for phases. */
+static bool spread_part(const gradient *g, int64_t plane, int64_t first, float *lines)
 {
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    int64_t width = c->in[1], rows = mx_min(mx_max(AT_ONCE / mx_max(width, 1), 1), mx_max(c->in[0], 1));
-    int64_t parts = mx_ceil_div(c->in[0], rows), planes = c->batch * c->channels_in;
-    int64_t phase = mx_round_up(mx_ceil_div(width, c->stride[1]), 16);
-    int64_t each = mx_round_up(rows * width + c->out[1] + phase * c->stride[1], 16);
-    int64_t bytes = each * omp_get_max_threads() * (int64_t)sizeof(float);
-    bool stream = mx_should_stream(planes * mx_conv_pixels(c) * (int64_t)mx_dtype_bytes(dx.dtype));
-    float *all;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&all));
-#pragma omp parallel for schedule(static)
-    for (int64_t item = 0; item < planes * parts; item++) {
-        float *lines = all + omp_get_thread_num() * each;
-        int64_t plane = item / parts, first = item % parts * rows, last = mx_min(first + rows, c->in[0]);
-        int64_t to = (plane * c->in[0] + first) * width, n = (last - first) * width;
-        float *sums = lines + rows * width, *phases = sums + c->out[1];
-        for (int64_t row = first; row < last; row++)
-            spread_means(c, dy, plane, row, sums, phases, phase, lines + (row - first) * width);
-        if (mx_is_bf16(dx.dtype))
-            paths->to_bf16(lines, (mx_bf16 *)dx.data + to, n, stream);
-        else
-            paths->copy(lines, (float *)dx.data + to, n * (int64_t)sizeof *lines, stream);
-    }
-    mx_pool_free(all, bytes);
+    const mx_spreading *s = &g->s;
+    int64_t width = s->in[1], last = mx_min(first + g->rows, s->in[0]), n = (last - first) * width;
+    int64_t to = plane * pixels_of(s->in) + first * width, from = plane * pixels_of(s->out);
+    mx_kernels_current()->windows->spread(s, first, last, mx_conv_part(g->dy, from), g->at ? g->at + from : NULL, lines,
+                                          lines + g->rows * width + 32);
+    if (mx_is_bf16(g->dx.dtype))
+        paths->to_bf16(lines, (mx_bf16 *)g->dx.data + to, n, g->stream);
+    else
+        paths->copy(lines, (float *)g->dx.data + to, n * (int64_t)sizeof *lines, g->stream);
+    return !g->at || are_inside(g, plane, first, last);
+}
+
+static mx_status run_gradient(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx, bool *inside)
+{
+    gradient g = {.dy = dy, .dx = dx, .at = at};
+    int64_t width = c->in[1], planes = c->batch * c->channels_in;
+    g.s = (mx_spreading){.in = {c->in[0], c->in[1]},
+                         .out = {c->out[0], c->out[1]},
+                         .stride = {c->stride[0], c->stride[1]},
+                         .before = c->before[0],
+                         .size = c->kernel[0],
+                         .span = c->kernel[1],
+                         .phase = mx_round_up(mx_ceil_div(width, c->stride[1]), 16),
+                         .scale = at ? 1 : 1.0f / (float)(c->kernel[0] * c->kernel[1])};
+    g.rows = mx_min(mx_max(AT_ONCE / mx_max(width, 1), 1), mx_max(c->in[0], 1));
+    g.stream = mx_should_stream(planes * mx_conv_pixels(c) * (int64_t)mx_dtype_bytes(dx.dtype));
+    int64_t parts = mx_ceil_div(c->in[0], g.rows);
+    int64_t each = mx_round_up(g.rows * width + 32 + g.s.phase * c->stride[1], 16);
+    int64_t shift_bytes = mx_round_up(c->stride[1] * (1 + c->kernel[1]) * (int64_t)sizeof *g.s.shift, 64);
+    int64_t bytes = shift_bytes + each * omp_get_max_threads() * (int64_t)sizeof(float);
+    char *memory;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&memory));
+    g.s.taps = (int64_t *)memory;
+    g.s.shift = g.s.taps + c->stride[1];
+    set_shifts(c, &g.s);
+    int outside = 0;
+#pragma omp parallel for schedule(static) reduction(+ : outside)
+    for (int64_t item = 0; item < planes * parts; item++)
+        outside += !spread_part(&g, item / parts, item % parts * g.rows,
+                                (float *)(memory + shift_bytes) + omp_get_thread_num() * each);
+    mx_pool_free(memory, bytes);
+    *inside = outside == 0;
     return MX_OK;
+}
+
+mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx, bool *inside)
+{
+    return run_gradient(c, dy, at, dx, inside);
 }
 
 mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx)
 {
-    if (c->stride[0] > 1 || c->stride[1] > 1)
-        return strided_backward(c, dy, dx);
-    return with_equal_weights(c, true, dy, dx); /* one pass */
+    bool inside;
+    return run_gradient(c, dy, NULL, dx, &inside);
 }

@@ -42,6 +42,30 @@ void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t p
  * stride[0] * row floats behind. */
 int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e);
 
+/* The gradient of pooling: row y of x meets rows i of dy with 0 <= y + before - i stride[0] < size. Its columns are
+ * sorted by their remainder r by stride[1]: the q-th with it meets columns q + shift[r span + t] of dy, t < taps[r],
+ * which descend. The gradient is `scale` times the sum of these elements of dy, as far as they exist and have the place
+ * of the element of x. */
+typedef struct mx_spreading {
+    int64_t in[2], out[2], stride[2]; /* in: of x, out: of dy */
+    int64_t before, size;             /* of rows: padding and window */
+    int64_t span, *taps, *shift;
+    int64_t phase; /* floats of the columns with one remainder, a multiple of 16 */
+    float scale;
+} mx_spreading;
+
+/* The first row of dy that meets row y of x or a later one, and the first that meets only later ones. */
+static inline int64_t mx_spreading_low(const mx_spreading *s, int64_t y)
+{
+    int64_t from = y + s->before - s->size + 1;
+    return from > 0 ? (from + s->stride[0] - 1) / s->stride[0] : 0;
+}
+static inline int64_t mx_spreading_high(const mx_spreading *s, int64_t y)
+{
+    int64_t last = (y + s->before) / s->stride[0] + 1;
+    return last < s->out[0] ? last : s->out[0];
+}
+
 /* Keys are i32 that compare as the values do, with NaN above all and -0 equal to 0.
  * The loops for one instruction set. x, at and y are f32 or keys, with room for whole vectors. */
 typedef struct mx_window_paths {
@@ -61,6 +85,10 @@ typedef struct mx_window_paths {
      */
     void (*fill)(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
                  int64_t phase);
+    /* Rows `first` to before `last` of the gradient of a plane of x, from the planes of dy and of places (NULL: of
+     * means): to y, with room for 2 vectors behind. phases: scratch of s->stride[1] s->phase floats. */
+    void (*spread)(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
+                   float *phases);
 } mx_window_paths;
 
 #endif

@@ -153,8 +153,8 @@ static mx_status grad_host(mx_call *call)
     const grad_attr *attr = mx_call_attr(call);
     mx_conv c = {.groups = 1};
     MX_TRY(pool_of(call, &attr->pool, &attr->shape, &c));
-    bool f64 = call->in[0]->dtype == MX_F64;
-    if (is_max(call->op))
+    bool f64 = call->in[0]->dtype == MX_F64, inside = true;
+    if (f64 && is_max(call->op))
         MX_TRY(check_places(call, c.in[0] * c.in[1]));
     if (f64 && is_max(call->op))
         mx_f64_max_pool_backward(&c, mx_data(call->in[0]), mx_data(call->in[1]), mx_data(call->out[0]));
@@ -164,7 +164,9 @@ static mx_status grad_host(mx_call *call)
         return MX_OK;
     if (!is_max(call->op))
         return mx_avg_pool_backward(&c, mx_array_of(call->in[0]), mx_array_of(call->out[0]));
-    return mx_max_pool_backward(&c, mx_array_of(call->in[0]), mx_data(call->in[1]), mx_array_of(call->out[0]));
+    MX_TRY(
+        mx_max_pool_backward(&c, mx_array_of(call->in[0]), mx_data(call->in[1]), mx_array_of(call->out[0]), &inside));
+    return inside ? MX_OK : check_places(call, c.in[0] * c.in[1]);
 }
 
 /* Linear in dy: means of the gradient over the windows, or its elements at the places. */

@@ -168,6 +168,13 @@ function TestErrors.test_pooling()
     refused({ "avg_pool2d", "padding = 2 is more than half of the window of 3" }, function()
         return mx.avg_pool2d(x, { size = 3, padding = 2 })
     end)
+    for _, dtype in ipairs { "f32", "f64" } do
+        refused({ "max_pool2d_grad", "place 9 is outside 0 .. 8" }, function()
+            local places = mx.full({ 1, 1, 2, 2 }, { value = 9, dtype = "i32" })
+            local dy, with = mx.ones { 1, 1, 2, 2 }:to(dtype), { size = 2, stride = 1, shape = { 1, 1, 3, 3 } }
+            return mx.max_pool2d_grad(dy, places, with)
+        end)
+    end
     refused({ "max_pool1d", "'x' must have 3 dimensions" }, function() return mx.max_pool1d(x, { size = 2 }) end)
 end
 

@@ -394,6 +394,8 @@ for name, case in pairs {
     long_max = { { 3, 1, 9001 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool1d" },
     max = { { 1, 2, 45, 1100 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
     apart_max = { { 1, 1, 90, 90 }, nil, { size = 2, stride = 5 }, "max_pool2d" },
+    odd_max = { { 2, 3, 33, 71 }, nil, { size = { 3, 4 }, stride = { 1, 2 }, padding = { 1, 2 } }, "max_pool2d" },
+    apart_mean = { { 2, 3, 33, 71 }, nil, { size = { 4, 5 }, stride = { 3, 2 }, padding = { 2, 1 } }, "avg_pool2d" },
     long_mean = { { 3, 1, 9001 }, nil, { size = 4 }, "avg_pool1d" },
     mean = { { 1, 2, 45, 1100 }, nil, { size = { 2, 3 }, stride = { 1, 2 }, padding = 1 }, "avg_pool2d" },
 } do

@@ -64,4 +64,27 @@ static void fill(int64_t n, int64_t first, int64_t in, const void *x, bool bf16,
     }
 }
 
-const mx_window_paths mx_windows_portable = {weigh, dots, maxima, fill};
+/* Element (y, x) of the gradient. */
+static float spread_to(const mx_spreading *s, int64_t y, int64_t x, mx_array dy, const int32_t *places)
+{
+    int64_t r = x % s->stride[1], n = s->out[1];
+    float sum = 0;
+    for (int64_t i = mx_spreading_low(s, y); i < mx_spreading_high(s, y); i++)
+        for (int64_t t = 0; t < s->taps[r]; t++) {
+            int64_t j = x / s->stride[1] + s->shift[r * s->span + t];
+            if (j >= 0 && j < n && (!places || places[i * n + j] == y * s->in[1] + x))
+                sum += mx_get_float(dy.data, i * n + j, dy.dtype);
+        }
+    return sum * s->scale;
+}
+
+static void spread(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
+                   float *phases)
+{
+    (void)phases;
+    for (int64_t row = first; row < last; row++)
+        for (int64_t x = 0; x < s->in[1]; x++)
+            *y++ = spread_to(s, row, x, dy, places);
+}
+
+const mx_window_paths mx_windows_portable = {weigh, dots, maxima, fill, spread};

@@ -72,6 +72,15 @@ static void dots(int64_t rows, int64_t n, const float *g, int64_t g_step, const 
 /* A float's bits from a key, and back: those of negative values count down. */
 MX_INLINE vi flip(vi bits) { return vi_xor(bits, vi_and(vi_sar(bits, 31), vi_set1(INT32_MAX))); }
 
+MX_INLINE vm vi_equal(vi a, vi b)
+{
+#if MX_SIMD_512
+    return _mm512_cmpeq_epi32_mask(a, b);
+#else
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b));
+#endif
+}
+
 MX_INLINE vi choose(vm mask, vi yes, vi no) { return vf_bits(vf_select(mask, vi_float(yes), vi_float(no))); }
 
 MX_INLINE void maxima_as(const int vectors, const bool places, const int32_t *x, int64_t taps, const int64_t *at,
@@ -212,4 +221,103 @@ static void fill(int64_t n, int64_t first, int64_t in, const void *x, bool bf16,
              : fill_as(n, first, in, x, step, y, phase, false, false);
 }
 
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill};
+/* ---- gradients of pooling ---- */
+
+/* The elements of dy that a row meets: rows low to before high. */
+typedef struct met {
+    const void *dy;
+    const int32_t *places;
+    int64_t low, high;
+} met;
+
+/* Of column q with remainder r, and its neighbours with it. `here`: their places. */
+MX_INLINE vf spread_sum(const bool bf16, const bool chosen, const mx_spreading *s, const met *m, int64_t r, int64_t q,
+                        vi here)
+{
+    const int64_t *shift = s->shift + r * s->span;
+    int64_t n = s->out[1], taps = s->taps[r];
+    vf sum = vf_zero();
+    for (int64_t i = m->low; i < m->high; i++)
+        for (int64_t t = 0; t < taps; t++) {
+            int64_t j = q + shift[t], at = i * n + j;
+            vf v;
+            vi place = here;
+            if (j >= 0 && j + VL <= n) {
+                v = row_load(m->dy, at, bf16);
+                if (chosen)
+                    place = vi_load(m->places + at);
+            } else {
+                int64_t low = mx_min(mx_max(-j, 0), VL), high = mx_max(mx_min(n - j, VL), low);
+                v = load_lanes(m->dy, at, low, high, bf16);
+                if (chosen)
+                    place = vf_bits(load_lanes(m->places, at, low, high, false));
+            }
+            sum = sum + (chosen ? vf_select(vi_equal(place, here), v, vf_zero()) : v);
+        }
+    return sum * vf_set1(s->scale);
+}
+
+/* y = a[0], b[0], a[1], ... */
+MX_INLINE void store_in_turn(float *y, vf a, vf b)
+{
+#if MX_SIMD_512
+    const vi low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    vf_store(y, _mm512_permutex2var_ps(a, low, b));
+    vf_store(y + VL, _mm512_permutex2var_ps(a, vi_add(low, vi_set1(8)), b));
+#else
+    vf low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    vf_store(y, _mm256_permute2f128_ps(low, high, 0x20));
+    vf_store(y + VL, _mm256_permute2f128_ps(low, high, 0x31));
+#endif
+}
+
+/* A row of columns, of which the first has place `first`. */
+MX_INLINE void spread_row(const bool bf16, const bool chosen, const mx_spreading *s, const met *m, int32_t first,
+                          float *y, float *phases)
+{
+    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int64_t width = s->in[1], step = s->stride[1], count = (width + step - 1) / step;
+    vi lanes = vi_mullo(vi_load(numbers), vi_set1((int32_t)step));
+    for (int64_t q = 0; step == 1 && q < count; q += VL)
+        vf_store(y + q, spread_sum(bf16, chosen, s, m, 0, q, vi_add(lanes, vi_set1(first + (int32_t)q))));
+    for (int64_t q = 0; step == 2 && q < count; q += VL) {
+        vi here = vi_add(lanes, vi_set1(first + 2 * (int32_t)q));
+        vf even = spread_sum(bf16, chosen, s, m, 0, q, here);
+        store_in_turn(y + 2 * q, even, spread_sum(bf16, chosen, s, m, 1, q, vi_add(here, vi_set1(1))));
+    }
+    if (step <= 2)
+        return;
+    for (int64_t r = 0; r < step; r++)
+        for (int64_t q = 0; q < count; q += VL)
+            vf_store(phases + r * s->phase + q,
+                     spread_sum(bf16, chosen, s, m, r, q, vi_add(lanes, vi_set1(first + (int32_t)(q * step + r)))));
+    for (int64_t x = 0; x < width; x++)
+        y[x] = phases[x % step * s->phase + x / step];
+}
+
+MX_INLINE void spread_as(const bool bf16, const bool chosen, const mx_spreading *s, int64_t first, int64_t last,
+                         const void *dy, const int32_t *places, float *y, float *phases)
+{
+    met m = {dy, places, mx_spreading_low(s, first), 0};
+    m.high = m.low;
+    for (int64_t row = first; row < last; row++, y += s->in[1]) {
+        while (m.low < s->out[0] && m.low * s->stride[0] + s->size <= row + s->before)
+            m.low++;
+        while (m.high < s->out[0] && m.high * s->stride[0] <= row + s->before)
+            m.high++;
+        spread_row(bf16, chosen, s, &m, (int32_t)(row * s->in[1]), y, phases);
+    }
+}
+
+static void spread(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
+                   float *phases)
+{
+    if (mx_is_bf16(dy.dtype))
+        places ? spread_as(true, true, s, first, last, dy.data, places, y, phases)
+               : spread_as(true, false, s, first, last, dy.data, places, y, phases);
+    else
+        places ? spread_as(false, true, s, first, last, dy.data, places, y, phases)
+               : spread_as(false, false, s, first, last, dy.data, places, y, phases);
+}
+
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill, spread};

@@ -311,6 +311,9 @@ function config.load(words, o)
             mx.sim.label.say(hardware, hardware.job)
         end
     end
+    if loaded.tuning == "cache" then
+        require("mx.tune.step").use(loaded)
+    end
     return loaded
 end
 

@@ -169,7 +169,7 @@ rules.VALUES = {
     z_loss_multiplier = { min = 0 },
     -- Options of scripts, which are not in base.yml.
     bench_seconds = { min = 1 },
-    budget_s = { min = 1 },
+    budget_s = { min = 0 },
     tokens = { min = 1 },
     context_length = { min = 0 },
     stride = { min = 0 },

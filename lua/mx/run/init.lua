@@ -234,7 +234,6 @@ end
 ---@param data mx.Data or mx.Dataset
 ---@return mx.Run
 function run.start(config, model, optimizer, data)
-    require("mx.tune.step").use(config)
     model = mx.train.plain(model)
     if model.is_plain then
         check_plain(config)

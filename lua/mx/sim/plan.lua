@@ -272,12 +272,39 @@ function plan.range(config, hardware, slices, shape)
     end)
 end
 
+-- The bytes that a rank of this machine has, and the limit that the user has set; 0: none.
+local function host_memory()
+    local info, limit = mx.info(), mx.memory().limit
+    return limit > 0 and limit or info.memory_bytes / info.node_ranks, limit
+end
+
+-- Whether checkpoints are written from a copy while training continues.
+local function copies_state(config)
+    return config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
+        and config.checkpoint_period <= config.steps and not mx.is_simulated()
+end
+
+-- This machine as hardware whose speed does not matter, and the number of slices.
+local function host_hardware(config)
+    local slices = mx.mesh.layout(config, mx.ranks()).slices
+    return mx.host.hardware(mx.ranks() // slices, { measure = false }), slices
+end
+
+--- Whether a step of a config, and the copy that a checkpoint is written from, fit in the memory that a rank of this
+--- machine has. Not collective.
+---@param config table
+---@return boolean
+function plan.fits(config)
+    local hardware, slices = host_hardware(config)
+    local result = plan.simulate(config, hardware, slices, { staged = true })
+    return result.peak_bytes + (copies_state(config) and result.staged or 0) <= host_memory()
+end
+
 --- Refuses a config whose step needs more memory than a rank has, before anything is allocated. Collective.
 ---@param config table
 ---@param shape? table the model, if it differs from the config's
 function plan.check(config, shape)
-    local info, limit = mx.info(), mx.memory().limit
-    local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
+    local there, limit = host_memory()
     local result, hardware, slices
     local function simulate(c)
         return plan.simulate(c, hardware or c.hardware, slices or c.num_slices,
@@ -291,15 +318,11 @@ function plan.check(config, shape)
         local pod = mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- for the run itself
         pod.range, pod.job, pod.pipeline = range, mx.sim.label.job(config, shape), result.pipeline
     else
-        slices = mx.mesh.layout(config, mx.ranks()).slices
-        hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
+        hardware, slices = host_hardware(config)
         result = simulate(config)
         mx.flags.report(config)
     end
-    -- A checkpoint is written from a copy while training continues.
-    local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
-        and config.checkpoint_period <= config.steps and not mx.is_simulated()
-    if copies and result.peak_bytes <= there and result.peak_bytes + result.staged > there then
+    if copies_state(config) and result.peak_bytes <= there and result.peak_bytes + result.staged > there then
         util.refuse("a step needs %s of memory on each rank and the copy that a checkpoint is written from %s, and "
             .. "there are %s%s: async_checkpointing=false needs no copy", util.bytes(result.peak_bytes),
             util.bytes(result.staged), util.bytes(there), limit > 0 and " (--memory-limit)" or "")
@@ -387,7 +410,7 @@ local function report(config)
     return result, fits
 end
 
-plan.candidates = search.candidates
+plan.candidates, plan.changed = search.candidates, advice.changed
 
 --- Prints the plan of a config, or searches for a good one. Not collective: one process.
 ---@param words string[] the command line after the script

@@ -144,7 +144,8 @@ end
 -- Collective.
 local function sample(t, point, repeats)
     local clock, seconds, started = t.clock, math.huge, t.clock()
-    local good, reason = guarded(clock, started + t.limit_s * 2 + t.prepare_s, function()
+    local limit_s = point.state == "standard" and math.huge or t.limit_s -- the standard is what the user has anyway
+    local good, reason = guarded(clock, started + limit_s * 2 + t.prepare_s, function()
         local step <close> = mx.step()
         local fn = t.o.run(point.choice)
         if type(fn) ~= "function" then
@@ -157,8 +158,8 @@ local function sample(t, point, repeats)
         seconds = clock() - start
         assert(step)
     end)
-    if good and seconds > t.limit_s * repeats then
-        good, reason = false, ("%.3g s a call, the limit is %.3g s"):format(seconds / repeats, t.limit_s)
+    if good and seconds > limit_s * repeats then
+        good, reason = false, ("%.3g s a call, the limit is %.3g s"):format(seconds / repeats, limit_s)
     end
     local most = largest { good and 0 or 1, good and seconds or 0, clock() - t.started }
     t.elapsed = most[3]
@@ -214,7 +215,7 @@ end
 
 -- The standard's first calls say how often a call is repeated, and how long another point may take.
 local function begin(t, standard)
-    t.limit_s, t.prepare_s, t.repeats = math.huge, 0, 1
+    t.prepare_s, t.repeats = 0, 1
     local before = t.clock()
     local seconds = try(t, standard)
     if not seconds then
@@ -280,6 +281,7 @@ local function final(t, list, report)
     end
     report.gain, report.wins, report.turns = turns > 0 and 1 - point.ratio or 0, wins, turns
     if turns < LEAST_FINAL_TURNS then
+        report.is_cut_short = true
         return ("the budget of %.3g s was over after %d turns of the final"):format(t.o.budget_s, turns)
     elseif wins < turns / 2 + 1.5 * math.sqrt(turns) then
         return ("no point beats the standard by more than the noise: the best was at least %g %% faster in %d of %d "
@@ -295,7 +297,14 @@ local function search(o, points)
     begin(t, points[1])
     local list = rounds(t, points)
     local report = { points = points, from = "tuned", choice = o.standard, gain = 0 }
-    report.reason = list[2] and final(t, list, report) or not list[2] and "no other point is left" or nil
+    if list[2] then
+        report.reason = final(t, list, report)
+    elseif #points > 1 and points[2].state == "not tried" then
+        report.is_cut_short = true
+        report.reason = ("the budget of %.3g s was over before another point was tried"):format(o.budget_s)
+    else
+        report.reason = "no other point is left"
+    end
     if not report.reason then
         report.choice = list[2].choice
     end
@@ -305,15 +314,23 @@ end
 
 -- ---- the function ----
 
+-- Whether the space has a choice.
+local function has(space, choice, keys)
+    for _, key in ipairs(keys) do
+        if not util.contains(space[key], choice[key]) then
+            return false
+        end
+    end
+    return true
+end
+
 -- The cached choice on all ranks, or nil. One that the space no longer has is not used. Collective.
 local function cached(o, key, points, keys)
     local entry = mx.rank() == 0 and o.file ~= "" and cache.load(o.file, key) or nil
     local text = mx.share_text(entry and mx.io.json_encode(entry) or nil)
     entry = text and mx.io.json_decode(text)
-    for _, point in ipairs(entry and points or {}) do
-        if same(point.choice, entry.choice, keys) then
-            return { from = "cache", choice = point.choice, gain = entry.gain, points = points, seconds = 0 }
-        end
+    if entry and has(o.space, entry.choice, keys) then
+        return { from = "cache", choice = entry.choice, gain = entry.gain, points = points, seconds = 0 }
     end
 end
 
@@ -327,6 +344,7 @@ end
 ---@field points {choice: table, state: string, ratio: number?, seconds: number?, reason: string?}[] state: "standard",
 ---       "tried", "failed" or "not tried"; ratio: its time divided by the standard's; seconds: of a call
 ---@field seconds number that tuning took
+---@field is_cut_short? boolean the budget was too short for an answer, which is not cached then
 
 --- Finds the fastest choice, or looks it up. run(choice) prepares, and returns the function to time; it is called again
 --- for each turn, so it may set up what holds for the whole program. Afterwards the script applies the choice. Points
@@ -367,7 +385,7 @@ function tune.tune(o)
         return o.standard, standard
     elseif not report then
         report = search(o, points)
-        if mx.rank() == 0 and o.file ~= "" then
+        if mx.rank() == 0 and o.file ~= "" and not report.is_cut_short then
             cache.store(o.file, key, { choice = report.choice, gain = report.reason and 0 or report.gain })
         end
     end

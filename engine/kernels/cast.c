@@ -146,23 +146,41 @@ static void affine_i64(const int64_t *x, int64_t *y, int64_t scale, int64_t shif
     }
 }
 
+static void affine_block(mx_array x, void *y, int64_t scale, int64_t shift, int64_t first, int64_t n)
+{
+    const int64_t low = mx_dtypes[x.dtype].lowest, high = mx_dtypes[x.dtype].highest;
+    const mx_loop_paths *loops = mx_kernels_current()->loops;
+    _Alignas(8) char room[8];
+    int32_t wide[BLOCK];
+    if ((scale == 1 || scale == -1) && low <= shift && shift <= high) {
+        mx_set_int(room, 0, shift, x.dtype);
+        loops->pair(scale == 1 ? MX_ADD : MX_SUB, x.dtype, room, 0, at(x, first), 1, y, n);
+        return;
+    }
+    if (x.dtype == MX_I64) {
+        affine_i64(at(x, first), y, scale, shift, n);
+        return;
+    }
+    read_ints(x, first, wide, n);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t value = scale * wide[i] + shift;
+        wide[i] = (int32_t)(value < low ? low : value > high ? high : value);
+    }
+    write_ints(wide, (mx_array){y, x.dtype}, 0, n);
+}
+
+/* Large results go by way of the first-level cache, from which they are written past the others. */
 void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t n)
 {
-    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    const int64_t bytes = (int64_t)mx_dtype_bytes(x.dtype);
+    bool stream = x.data != y.data && mx_should_stream(2 * n * bytes);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += BLOCK) {
-        int32_t wide[BLOCK];
-        int64_t m = n - first < BLOCK ? n - first : BLOCK;
-        if (x.dtype == MX_I64) {
-            affine_i64(at(x, first), at(y, first), scale, shift, m);
-            continue;
-        }
-        read_ints(x, first, wide, m);
-        for (int64_t i = 0; i < m; i++) {
-            int64_t value = scale * wide[i] + shift;
-            wide[i] = (int32_t)(value < low ? low : value > high ? high : value);
-        }
-        write_ints(wide, y, first, m);
+        int64_t room[BLOCK], m = n - first < BLOCK ? n - first : BLOCK;
+        affine_block(x, stream ? room : at(y, first), scale, shift, first, m);
+        if (stream)
+            paths->copy(room, at(y, first), m * bytes, true);
     }
 }
 

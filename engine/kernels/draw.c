@@ -8,10 +8,16 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 static void draw_words(mx_stream s, int64_t group, uint32_t words[MX_RNG_GROUP])
 {
     mx_kernels_current()->random->words(s.seed, s.offset, (uint64_t)group | (s.drawn ? 1ULL << 59 : 0), words);
+}
+
+static mx_array at(mx_array x, int64_t i)
+{
+    return (mx_array){(char *)x.data + i * (int64_t)mx_dtype_bytes(x.dtype), x.dtype};
 }
 
 /* Uniform in (0, 1). */
@@ -31,14 +37,27 @@ static void for_each_word(mx_stream s, int64_t n, draw_fn *f, const void *contex
     }
 }
 
+static void integers_of(const uint32_t words[MX_RNG_GROUP], int32_t low, uint32_t range, int32_t y[MX_RNG_GROUP / 2])
+{
+    for (int i = 0; i < MX_RNG_GROUP / 2; i++) {
+        uint64_t lower = (uint64_t)words[MX_RNG_GROUP / 2 + i] * range >> 32;
+        y[i] = (int32_t)((uint32_t)low + (uint32_t)(((uint64_t)words[i] * range + lower) >> 32));
+    }
+}
+
 /* Two words for each number. */
 void mx_random_integers(mx_stream s, int64_t low, uint64_t range, mx_array y, int64_t n)
 {
     enum { HALF = MX_RNG_GROUP / 2 };
+    bool narrow = y.dtype == MX_I32 && range <= UINT32_MAX;
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t group = 0; group < mx_ceil_div(n, HALF); group++) {
         uint32_t words[MX_RNG_GROUP];
         draw_words(s, group, words);
+        if (narrow && (group + 1) * HALF <= n) {
+            integers_of(words, (int32_t)low, (uint32_t)range, (int32_t *)y.data + group * HALF);
+            continue;
+        }
         for (int64_t i = group * HALF; i < mx_min(n, (group + 1) * HALF); i++) {
             uint64_t bits = (uint64_t)words[i % HALF] << 32 | words[HALF + i % HALF];
             uint64_t part = (uint64_t)((unsigned __int128)bits * range >> 64);
@@ -47,28 +66,36 @@ void mx_random_integers(mx_stream s, int64_t low, uint64_t range, mx_array y, in
     }
 }
 
-typedef struct bernoulli {
-    mx_array p, y;
-} bernoulli;
-
-static void draw_bernoulli(const void *context, int64_t i, uint32_t word)
+static void below(const uint32_t words[MX_RNG_GROUP], const float p[MX_RNG_GROUP], uint8_t y[MX_RNG_GROUP])
 {
-    const bernoulli *b = context;
-    bool one = (double)word * 0x1p-32 < (double)mx_get_float(b->p.data, i, b->p.dtype);
-    mx_set_number(b->y.data, i, one, b->y.dtype);
+    for (int i = 0; i < MX_RNG_GROUP; i++)
+        y[i] = (double)words[i] * 0x1p-32 < (double)p[i];
 }
 
+/* By way of u8. */
 void mx_random_bernoulli(mx_stream s, mx_array p, mx_array y, int64_t n)
 {
-    for_each_word(s, n, draw_bernoulli, &(bernoulli){p, y});
+    enum { BLOCK = 16 * MX_RNG_GROUP };
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        int64_t m = mx_min(n - first, BLOCK);
+        uint32_t words[MX_RNG_GROUP];
+        float chance[BLOCK] = {0};
+        uint8_t one[BLOCK];
+        mx_cast(at(p, first), (mx_array){chance, MX_F32}, m);
+        for (int64_t i = 0; i < m; i += MX_RNG_GROUP) {
+            draw_words(s, (first + i) / MX_RNG_GROUP, words);
+            below(words, chance + i, one + i);
+        }
+        mx_cast((mx_array){one, MX_U8}, at(y, first), m);
+    }
 }
 
 /* ---- truncated normals, by the inverse of the distribution function ---- */
 
 static double normal_below(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
 
-/* x with normal_below(x) = p, 0 < p < 1: Acklam's rational approximation (relative error 1.2e-9) and a step of Halley's
- * method. */
+/* x with normal_below(x) = p, 0 < p < 1, to a relative 1.2e-9: Acklam's rational approximation. */
 static double normal_quantile(double p)
 {
     static const double a[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
@@ -79,19 +106,16 @@ static double normal_quantile(double p)
                                -2.549732539343734e+00, 4.374664141464968e+00,  2.938163982698783e+00};
     static const double d[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
                                3.754408661907416e+00};
-    double x, edge = 0.02425;
+    const double edge = 0.02425;
     if (p < edge || p > 1 - edge) {
         double q = sqrt(-2 * log(p < edge ? p : 1 - p));
-        x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
-            ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
-        x = p < edge ? x : -x;
-    } else {
-        double q = p - 0.5, r = q * q;
-        x = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
-            (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
+        double x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
+                   ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+        return p < edge ? x : -x;
     }
-    double off = (normal_below(x) - p) * 2.50662827463100050 * exp(0.5 * x * x); /* sqrt(2 pi) */
-    return isfinite(off) ? x - off / (1 + 0.5 * x * off) : x;
+    double q = p - 0.5, r = q * q;
+    return (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
+           (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
 }
 
 typedef struct truncated {
@@ -138,20 +162,97 @@ mx_status mx_random_permutation(mx_stream s, int32_t *y, int64_t n)
     return status;
 }
 
-int64_t mx_find_bad_weight(mx_array p, int64_t n)
+/* The bits of floats from 0 on have the order of the numbers; those of NaN and of all below 0 are larger, and -0 is 0.
+ */
+static bool within(mx_dtype dtype, const void *x, float most, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float one = mx_get_float(p.data, i, p.dtype);
-        if (!(one >= 0 && one < INFINITY))
-            return i;
+    uint32_t limit, bad = 0;
+    memcpy(&limit, &most, sizeof limit);
+    if (mx_is_bf16(dtype)) {
+        const uint16_t *bits = x, top = (uint16_t)(limit >> 16);
+        uint16_t outside = 0;
+        for (int64_t i = 0; i < n; i++)
+            outside |= (uint16_t)((bits[i] > top) & (bits[i] != 0x8000));
+        return !outside;
     }
-    return -1;
+    const uint32_t *bits = x;
+    for (int64_t i = 0; i < n; i++)
+        bad |= (uint32_t)((bits[i] > limit) & (bits[i] != 0x80000000u));
+    return !bad;
 }
 
-/* The first place whose sum of weights up to it is above `at`; a place of weight 0 never is. */
-static int32_t find_place(const double *sums, int64_t n, double at)
+static int64_t find_outside(mx_array x, float most, int64_t first, int64_t end)
 {
-    int64_t low = 0, high = n - 1;
+    for (int64_t i = first; i < end; i++) {
+        float one = mx_get_float(x.data, i, x.dtype);
+        if (!(one >= 0 && one <= most))
+            return i;
+    }
+    return end;
+}
+
+int64_t mx_find_outside(mx_array x, float most, int64_t n)
+{
+    int64_t found = n;
+#pragma omp parallel for schedule(static) reduction(min : found) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += MX_CHUNK) {
+        int64_t m = mx_min(n - first, MX_CHUNK);
+        if (found >= n && !within(x.dtype, at(x, first).data, most, m))
+            found = mx_min(found, find_outside(x, most, first, first + m));
+    }
+    return found < n ? found : -1;
+}
+
+enum { SUM_BLOCK = 64 }; /* weights that are summed at once */
+
+/* In 16 sums, which are added in halves. */
+static double block_sum(const float *x)
+{
+    double sum[16] = {0};
+    for (int i = 0; i < SUM_BLOCK; i += 16)
+        for (int k = 0; k < 16; k++)
+            sum[k] += (double)x[i + k];
+    for (int half = 8; half; half /= 2)
+        for (int k = 0; k < half; k++)
+            sum[k] += sum[k + half];
+    return sum[0];
+}
+
+static void widen(mx_dtype dtype, const void *x, float *y, int64_t n)
+{
+    if (!mx_is_bf16(dtype)) {
+        memcpy(y, x, (size_t)n * sizeof *y);
+        return;
+    }
+    const mx_bf16 *p = x;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = mx_from_bf16(p[i]);
+}
+
+static void block_sums(mx_dtype dtype, const void *x, int64_t n, double *sums)
+{
+    const int64_t bytes = mx_is_bf16(dtype) ? 2 : 4;
+    for (int64_t i = 0; i < n; i += SUM_BLOCK) {
+        float block[SUM_BLOCK] = {0};
+        if (n - i >= SUM_BLOCK)
+            widen(dtype, (const char *)x + i * bytes, block, SUM_BLOCK);
+        else
+            widen(dtype, (const char *)x + i * bytes, block, n - i);
+        sums[i / SUM_BLOCK] = block_sum(block);
+    }
+}
+
+typedef struct choice {
+    const mx_multinomial *m;
+    int64_t blocks; /* of a row */
+    double *sums;   /* (rows, blocks): of the weights up to the end of each block */
+    float *time;    /* (rows, width) */
+} choice;
+
+/* The first block whose sum is above `at`. */
+static int64_t find_block(const double *sums, int64_t blocks, double at)
+{
+    int64_t low = 0, high = blocks - 1;
     while (low < high) {
         int64_t middle = (low + high) / 2;
         if (sums[middle] > at)
@@ -159,32 +260,39 @@ static int32_t find_place(const double *sums, int64_t n, double at)
         else
             low = middle + 1;
     }
-    return (int32_t)low;
+    return low;
 }
 
-typedef struct choice {
-    const mx_multinomial *m;
-    double *sums; /* (rows, width): of the weights up to each */
-    float *time;  /* (rows, width) */
-} choice;
-
+/* The first place whose sum of weights up to it is above a random part of the row's. Should rounding leave none in the
+ * block, it is the last that has a weight. */
 static void draw_place(const void *context, int64_t i, uint32_t word)
 {
     const choice *c = context;
-    const double *own = c->sums + i / c->m->n * c->m->width;
-    c->m->ids[i] = find_place(own, c->m->width, open_unit(word) * own[c->m->width - 1]);
+    const mx_multinomial *m = c->m;
+    int64_t row = i / m->n, place = 0;
+    const double *sums = c->sums + row * c->blocks;
+    double at = open_unit(word) * sums[c->blocks - 1];
+    int64_t block = find_block(sums, c->blocks, at), first = block * SUM_BLOCK;
+    double sum = block ? sums[block - 1] : 0;
+    for (int64_t k = first; k < mx_min(first + SUM_BLOCK, m->width) && !(sum > at); k++) {
+        double weight = (double)mx_get_float(m->p.data, row * m->width + k, m->p.dtype);
+        sum += weight;
+        place = weight > 0 ? k : place;
+    }
+    m->ids[i] = (int32_t)place;
 }
 
 static mx_status draw_with_replacement(mx_stream s, const mx_multinomial *m)
 {
-    int64_t bytes = m->rows * m->width * (int64_t)sizeof(double);
-    choice c = {.m = m};
+    choice c = {.m = m, .blocks = mx_ceil_div(m->width, SUM_BLOCK)};
+    int64_t bytes = m->rows * c.blocks * (int64_t)sizeof(double);
     MX_TRY(mx_pool_alloc(bytes, (void **)&c.sums));
 #pragma omp parallel for schedule(static) if (m->rows * m->width >= MX_PARALLEL_FROM)
     for (int64_t r = 0; r < m->rows; r++) {
-        double sum = 0;
-        for (int64_t i = 0; i < m->width; i++)
-            c.sums[r * m->width + i] = sum += (double)mx_get_float(m->p.data, r * m->width + i, m->p.dtype);
+        double *sums = c.sums + r * c.blocks;
+        block_sums(m->p.dtype, at(m->p, r * m->width).data, m->width, sums);
+        for (int64_t k = 1; k < c.blocks; k++)
+            sums[k] += sums[k - 1];
     }
     for_each_word(s, m->rows * m->n, draw_place, &c);
     mx_pool_free(c.sums, bytes);
@@ -214,5 +322,5 @@ static mx_status draw_without_replacement(mx_stream s, const mx_multinomial *m)
 
 mx_status mx_random_multinomial(mx_stream s, const mx_multinomial *m)
 {
-    return m->replacement ? draw_with_replacement(s, m) : draw_without_replacement(s, m);
+    return m->replacement || m->n == 1 ? draw_with_replacement(s, m) : draw_without_replacement(s, m);
 }

@@ -22,8 +22,8 @@ void mx_random_truncated(mx_stream s, const mx_truncated *t, mx_array y, int64_t
 /* y = the numbers 0 .. n - 1 in random order; n fits i32. */
 mx_status mx_random_permutation(mx_stream s, int32_t *y, int64_t n);
 
-/* The first of n weights that is negative, infinite or NaN, or -1. */
-int64_t mx_find_bad_weight(mx_array p, int64_t n);
+/* The first of n elements that is not in [0, most], or -1; x f32 or bf16. */
+int64_t mx_find_outside(mx_array x, float most, int64_t n);
 
 /* ids (rows, n) of weights p (rows, width), each drawn in proportion to its weight; without replacement, in the order
  * of the draws. The weights are good, and each row has enough that are not 0: one, or n without replacement. */

@@ -28,4 +28,16 @@ bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, 
  * promised. MX_ERR_MEMORY without memory for the sums. */
 mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good);
 
+/* y (n, classes) of any dtype: 1 at the ids, which are 0 .. classes - 1, else 0. */
+void mx_one_hot(const int32_t *ids, int64_t n, int64_t classes, mx_array y);
+
+/* Marks those of the n elements of x, of any dtype, that are not 0: bit i % 64 of mask[i / 64] is element i's. Returns
+ * their number; before[k] is the number of those in front of element k MX_MARK_CHUNK. */
+enum { MX_MARK_CHUNK = 16384 };
+int64_t mx_mark_nonzero(mx_array x, int64_t n, uint64_t *mask, int64_t *before);
+
+/* y (marks, n_dims) = the indices, from 0, of the marked elements of a tensor of these sizes, row-major; n_dims is
+ * at most 8. */
+void mx_list_marks(const uint64_t *mask, const int64_t *before, const int64_t *size, int n_dims, int32_t *y);
+
 #endif

@@ -6,6 +6,7 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 
+#include <float.h>
 #include <math.h>
 
 static const char *const no_inputs[] = {NULL}, *const p_input[] = {"p", NULL};
@@ -85,12 +86,10 @@ static mx_status host_bernoulli(mx_call *call)
     const bernoulli_attr *attr = mx_call_attr(call);
     const mx_tensor *p = call->in[0];
     char place[128];
-    for (int64_t i = 0; i < mx_count(p); i++) {
-        float one = mx_get_float(mx_data(p), i, p->dtype);
-        if (!(one >= 0 && one <= 1))
-            return mx_bad_value(call, "p = %g at %s is no probability", (double)one,
-                                mx_place_text(place, &p->shape, i));
-    }
+    int64_t bad = mx_find_outside(mx_array_of(p), 1, mx_count(p));
+    if (bad >= 0)
+        return mx_bad_value(call, "p = %g at %s is no probability", (double)mx_get_float(mx_data(p), bad, p->dtype),
+                            mx_place_text(place, &p->shape, bad));
     mx_random_bernoulli(mx_stream_of(attr->seed, attr->offset), mx_array_of(p), mx_array_of(call->out[0]), mx_count(p));
     return MX_OK;
 }
@@ -256,7 +255,7 @@ static mx_status want_weights(const mx_call *call, int64_t enough)
 {
     const mx_tensor *p = call->in[0];
     char place[128];
-    int64_t bad = mx_find_bad_weight(mx_array_of(p), mx_count(p)), width = mx_row_width(p);
+    int64_t bad = mx_find_outside(mx_array_of(p), FLT_MAX, mx_count(p)), width = mx_row_width(p);
     if (bad >= 0)
         return mx_bad_value(call, "p = %g at %s is no weight: expected a number from 0 on",
                             (double)mx_get_float(mx_data(p), bad, p->dtype), mx_place_text(place, &p->shape, bad));

@@ -1,8 +1,9 @@
 /* Operations between tensors and lists of ids: index_select, one_hot, nonzero. */
 #include "kernels/embedding.h"
+#include "kernels/index.h"
 #include "kernels/shape.h"
 
-#include "core/element.h"
+#include "core/pool.h"
 #include "ops/compose.h"
 #include "ops/pointwise.h"
 #include "ops/select.h"
@@ -183,9 +184,7 @@ static mx_status host_one_hot(mx_call *call)
     const int32_t *id = mx_data(ids);
     int64_t classes = ((const one_hot_attr *)mx_call_attr(call))->classes;
     MX_TRY(want_ids(call, ids, classes));
-    mx_zero_runs(mx_data(y), 0, 1, mx_bytes(y));
-    for (int64_t i = 0; i < mx_count(ids); i++)
-        mx_set_number(mx_data(y), i * classes + id[i], 1, y->dtype);
+    mx_one_hot(id, mx_count(ids), classes, mx_array_of(y));
     return MX_OK;
 }
 
@@ -223,24 +222,16 @@ static mx_status host_nonzero(mx_call *call)
 {
     const mx_tensor *x = call->in[0];
     mx_tensor *y = call->out[0];
-    int n_dims = x->shape.n_dims;
-    int64_t count = mx_count(x), found = 0;
-    for (int64_t i = 0; i < count; i++)
-        found += mx_get_number(mx_data(x), i, x->dtype) != 0;
-    y->shape.size[0] = found;
-    MX_TRY(mx_tensor_allocate(y));
-    int32_t *to = mx_data(y);
-    for (int64_t i = 0; i < count; i++) {
-        if (mx_get_number(mx_data(x), i, x->dtype) == 0)
-            continue;
-        int64_t rest = i;
-        for (int d = n_dims - 1; d >= 0; d--) {
-            to[d] = (int32_t)(rest % x->shape.size[d]);
-            rest /= x->shape.size[d];
-        }
-        to += n_dims;
-    }
-    return MX_OK;
+    int64_t count = mx_count(x), words = count / 64 + 1, chunks = count / MX_MARK_CHUNK + 1;
+    uint64_t *mask;
+    MX_TRY(mx_pool_alloc((words + chunks) * 8, (void **)&mask));
+    int64_t *before = (int64_t *)(mask + words);
+    y->shape.size[0] = mx_mark_nonzero(mx_array_of(x), count, mask, before);
+    mx_status status = mx_tensor_allocate(y);
+    if (status == MX_OK)
+        mx_list_marks(mask, before, x->shape.size, x->shape.n_dims, mx_data(y));
+    mx_pool_free(mask, (words + chunks) * 8);
+    return status;
 }
 
 const mx_op mx_op_nonzero = {

@@ -170,6 +170,67 @@ function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
 end
 
 --- Sizes that depend on values: a simulated pod has shapes only.
+-- Of several blocks of 64 and chunks of 16,384 elements, on every path and any number of threads.
+function TestParts.test_nonzero_and_one_hot_of_many_elements()
+    local before = mx.threads()
+    compare.on_each_isa(function(isa)
+        for dtype in ("f32 bf16 f64 i64 i32 i8 u8"):gmatch "%S+" do
+            for _, size in ipairs { { 40001 }, { 7, 3, 1237 }, { 200, 1 }, { 0, 3 }, { 1 } } do
+                local x = mx.randint(size, { high = 5, seed = 4 })
+                local want = {}
+                for i, value in ipairs(compare.flat(x)) do
+                    local at, rest = {}, i - 1
+                    for d = value == 1 and #size or 0, 1, -1 do
+                        at[d], rest = rest % size[d], rest // size[d]
+                    end
+                    table.move(at, 1, #at, #want + 1, want)
+                end
+                mx.threads(#size)
+                local found = mx.nonzero(x:eq(1):to(dtype) * (dtype:match "^[fbi]" and -1 or 1))
+                lu.assertEquals(found:size(), { #want // #size, #size })
+                lu.assertEquals(compare.flat(found), want, isa .. " " .. dtype)
+            end
+            for _, classes in ipairs { 3, 64, 5000 } do -- 5,000: no row fits the room
+                local ids = mx.randint({ 70 }, { high = classes, seed = 3 })
+                local y = mx.one_hot(ids, { classes = classes, dtype = dtype })
+                lu.assertEquals(compare.flat(y:to("f32"):argmax { dim = 2 }), compare.flat(ids), dtype)
+                lu.assertEquals(y:to("f32"):sum():item(), 70)
+            end
+        end
+    end)
+    mx.threads(before)
+    lu.assertEquals(mx.nonzero(mx.tensor { -0.0, 0 / 0, 2 }):totable(), { { 1 }, { 2 } })
+end
+
+-- Lines whose numbers differ in their last bits, are equal, or are no numbers: the order is that of sort.
+function TestParts.test_topk_of_short_lines_is_the_first_of_the_sorted_line()
+    compare.on_each_isa(function(isa)
+        for kind, make in pairs {
+            close = function(shape) return 1 + mx.randint(shape, { high = 40, seed = 1 }):to("f32") * 2 ^ -23 end,
+            equal = function(shape) return mx.randint(shape, { low = -2, high = 3, seed = 2 }):to("f32") end,
+            special = function(shape)
+                local x = mx.randn(shape, { seed = 3 })
+                return mx.log(x) * mx.sign(mx.randn(shape, { seed = 4 })) / mx.round(x)
+            end,
+        } do
+            for _, dtype in ipairs { "f32", "bf16" } do
+                for _, n in ipairs { 17, 64, 300 } do
+                    local x = make({ 37, n }):to(dtype)
+                    for _, k in ipairs { 1, 2, 3, 8 } do
+                        for _, least in ipairs { false, true } do
+                            local values, ids = mx.topk(x, { k = k, smallest = least })
+                            local sorted, order = mx.sort(x, { descending = not least })
+                            local what = ("%s, %s, %d of %d on %s"):format(kind, dtype, k, n, isa)
+                            lu.assertEquals(compare.flat(ids), compare.flat(order[{ {}, { 1, k } }]), what)
+                            lu.assertEquals(tostring(values), tostring(sorted[{ {}, { 1, k } }]:clone()), what)
+                        end
+                    end
+                end
+            end
+        end
+    end)
+end
+
 function TestValuesNeeded.test_nonzero_on_a_simulated_pod()
     mx.sim.start("v5e-1", 1)
     local ok, message = pcall(function()
@@ -351,6 +412,24 @@ function TestDraws.test_multinomial()
     end
     lu.assertNil(found[0] or found[2] or found[5])
     lu.assertAlmostEquals(shares(table.move(rows, N + 1, 2 * N, 1, {}))[5], 1 / 2, bound(1 / 4, N))
+
+    -- In rows of several blocks: weights at 4 of 1,000 places. One draw needs no other.
+    local places, wide = { [0] = 0.1, [63] = 0.2, [64] = 0.3, [999] = 0.4 }, {}
+    for i = 1, 1000 do
+        wide[i] = places[i - 1] or 0
+    end
+    for _, o in ipairs { { n = 4, replacement = true }, { n = 1 } } do
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local x = mx.expand(mx.tensor(wide, dtype), { 1000, 1000 })
+            found = shares(compare.flat(mx.multinomial(x, with({ seed = 2 }, o))))
+            local sum = 0
+            for id, share in pairs(places) do
+                lu.assertAlmostEquals(found[id], share, bound(share * (1 - share), 1000) + 2 ^ -8)
+                sum = sum + found[id]
+            end
+            lu.assertAlmostEquals(sum, 1, 1e-9)
+        end
+    end
 
     check_stream(function(o) return mx.multinomial(mx.ones { 50, 9 }, with(o, { n = 4 })) end)
     -- Two of three without replacement: first i with p_i, then j with p_j / (1 - p_i).

@@ -15,6 +15,29 @@ end
 
 TestBits = {}
 
+-- scale x + shift of integers, which saturates: as one sum or difference, and otherwise.
+function TestBits.test_affine()
+    compare.on_each_isa(function(isa)
+        for dtype, range in pairs { i8 = { -128, 127 }, u8 = { 0, 255 }, i32 = { -2 ^ 31 | 0, 2 ^ 31 - 1 | 0 } } do
+            local values, low, high = {}, range[1], range[2]
+            for i = 1, 2500 do
+                values[i] = i % 3 == 0 and low + i % 50 or i % 3 == 1 and high - i % 50 or i % 100
+            end
+            local x = mx.tensor(values, dtype)
+            for _, o in ipairs { { 1, 7 }, { -1, 100 }, { 3, -1 }, { 1, 1000 }, { -1, -1 } } do
+                local want = {}
+                for i, value in ipairs(values) do
+                    want[i] = math.max(low, math.min(high, o[1] * value + o[2]))
+                end
+                lu.assertEquals(mx.affine(x, { scale = o[1], shift = o[2] }):totable(), want, dtype .. " on " .. isa)
+            end
+        end
+        local x = mx.tensor({ math.mininteger, -1, 5 }, "i64")
+        lu.assertEquals(mx.affine(x, { scale = -1, shift = 0 }):totable(), { math.maxinteger, 1, -5 })
+        lu.assertEquals(mx.affine(x, { scale = 1, shift = -9 }):totable(), { math.mininteger, -10, -4 })
+    end)
+end
+
 --- Lua's own integers are the reference: i64 as they are, i32 from the low half.
 function TestBits.test_operators()
     local a, b = { 0x0ff0f00f12345678, -1, math.mininteger, 77 }, { 0x00ff00ff00ff00ff, 5, -7, 0 }
@@ -116,6 +139,22 @@ function TestPointwise.test_masks()
         return mx.masked_fill(mx.tensor({ 1 }, "i32"), mx.tensor({ 0 }, "u8"), { value = 0.5 })
     end)
     refused({ "isnan", "f32" }, function() return mx.isnan(mx.tensor({ 1 }, "i32")) end)
+end
+
+-- bf16 with u8, in pieces of 1,024 and broadcast, against f32 rounded once.
+function TestPointwise.test_bytes_times_bf16()
+    local x = mx.randn({ 3, 2049 }, { seed = 1, dtype = "bf16" })
+    compare.on_each_isa(function(isa)
+        for _, size in ipairs { { 3, 2049 }, { 3, 1 }, { 1, 2049 }, { 1, 1 } } do
+            local mask = mx.randint(size, { high = 256, seed = 2, dtype = "u8" })
+            for _, op in ipairs { "add", "sub", "mul", "maximum" } do
+                for _, pair in ipairs { { mask, x }, { x, mask } } do
+                    local want = mx[op](pair[1]:to("f32"), pair[2]:to("f32")):to("bf16")
+                    lu.assertTrue(compare.identical(mx[op](pair[1], pair[2]), want), op .. " on " .. isa)
+                end
+            end
+        end
+    end)
 end
 
 function TestPointwise.test_refused_options()

@@ -49,20 +49,32 @@ MX_INLINE vf power(vf x, float p, bool fast)
     return vf_power(fast, x, vf_set1(p));
 }
 
-MX_INLINE vf sine_or_cosine(vf x, const bool cosine)
+MX_INLINE vf sine_or_cosine(bool bf16, vf x, const bool cosine)
 {
     vf s, c;
     if (__builtin_expect(vm_any(vf_not_le(vf_abs(x), vf_set1(VF_SINCOS_MAX))), false))
         return by_lane(cosine ? lane_cos : lane_sin, x, 0.0f);
+    if (bf16)
+        return vf_sine_fast(x, cosine);
     vf_sincos(x, &s, &c);
     return cosine ? c : s;
+}
+
+MX_INLINE vf exponential(bool bf16, vf x)
+{
+    return MX_SIMD_512 && bf16 ? vf_exp2_fast(x * vf_set1(LOG2E)) : vf_exp(x); /* AVX2 has no infinity there */
+}
+
+MX_INLINE vf logistic(bool bf16, vf x)
+{
+    return bf16 ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
 }
 
 MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
 {
     switch (f.op) {
     case MX_EXP:
-        return vf_exp(x);
+        return exponential(bf16, x);
     case MX_LOG:
         return vf_log(bf16, x);
     case MX_SQRT:
@@ -74,13 +86,13 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_TANH:
         return vf_tanh_whole(bf16, x);
     case MX_SIGMOID:
-        return bf16 ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
+        return logistic(bf16, x);
     case MX_SQUARE:
         return x * x;
     case MX_SIN:
-        return sine_or_cosine(x, false);
+        return sine_or_cosine(bf16, x, false);
     case MX_COS:
-        return sine_or_cosine(x, true);
+        return sine_or_cosine(bf16, x, true);
     case MX_AFFINE:
         return vf_fma(vf_set1((float)f.p0), x, vf_set1((float)f.p1));
     case MX_POW:
@@ -134,9 +146,9 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_SQUARE:
         return v + v;
     case MX_SIN:
-        return sine_or_cosine(v, true);
+        return sine_or_cosine(bf16, v, true);
     case MX_COS:
-        return vf_zero() - sine_or_cosine(v, false);
+        return vf_zero() - sine_or_cosine(bf16, v, false);
     case MX_AFFINE:
         return vf_set1((float)f.p0);
     case MX_POW:
@@ -147,24 +159,41 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_SIGN:
         return vf_zero();
     case MX_ERF:
-        return vf_set1(1.12837917f) * vf_exp(vf_zero() - v * v);
+        return vf_set1(1.12837917f) * exponential(bf16, vf_zero() - v * v);
     case MX_LOG1P:
         return one / (one + v);
     case MX_EXPM1:
-        return vf_exp(v);
+        return exponential(bf16, v);
     case MX_SOFTPLUS:
-        return vf_sigmoid(vf_set1((float)f.p0) * v);
+        return logistic(bf16, vf_set1((float)f.p0) * v);
     case MX_LEAKY_RELU:
         value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0));
         return vf_select(vf_is_nan(v), v, value);
     case MX_ELU:
-        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0) * vf_exp(v));
+        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0) * exponential(bf16, v));
         return vf_select(vf_is_nan(v), v, value);
     case MX_CLAMP:
         value = vf_select(vf_ge(v, vf_set1((float)f.p0)), one, vf_zero());
         return vf_select(vf_ge(vf_set1((float)f.p1), v), value, vf_zero());
     default:
         return vf_activation_slope(f.op, bf16, v, &value);
+    }
+}
+
+/* Whether results can be ties between two bf16: those of sums and products of a few bf16. */
+MX_INLINE bool has_ties(mx_function f)
+{
+    switch (f.op) {
+    case MX_ABS:
+    case MX_SQUARE:
+    case MX_AFFINE:
+    case MX_LEAKY_RELU:
+    case MX_CLAMP:
+        return true;
+    case MX_POW:
+        return f.p0 == 2 || f.p0 == 3 || f.p0 == -1;
+    default:
+        return false;
     }
 }
 
@@ -175,7 +204,7 @@ MX_INLINE void unary_step(const kind *k, const pointers *p, int64_t i, bool stre
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
         x[u] = value_of(k->f, k->bf16, x[u]);
-    put(p->out[0], k->bf16, i, stream, x);
+    put_by(!has_ties(k->f), p->out[0], k->bf16, i, stream, x);
 }
 
 /* What the long chains do not need is read behind them: registers are few. */
@@ -280,7 +309,7 @@ MX_INLINE void gated_step(const kind *k, const pointers *p, int64_t i, bool stre
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
         gate[u] *= up[u];
-    put(p->out[0], k->bf16, i, stream, gate);
+    put_by(k->f.op != MX_RELU, p->out[0], k->bf16, i, stream, gate);
 }
 
 MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)

@@ -95,11 +95,15 @@ MX_INLINE vf vf_power_fast(vf a, vf b)
     vf r = vf_fma(x.mantissa, x.inverse, vf_set1(-1.0f)), q = vf_fma(vf_set1(-0.360944467f), r, vf_set1(0.481093217f));
     q = vf_fma(q, r, vf_set1(-0.721347472f));
     q = vf_fma(q, r, vf_set1(LOG2E));
-    vf y = b * vf_fma(q, r, x.exponent + x.low), n = vf_round(y);
-    vf f = y - n, p = vf_fma(vf_set1(9.57010230e-3f), f, vf_set1(5.59178620e-2f));
+    vf y = b * vf_fma(q, r, x.exponent + x.low);
+#if MX_SIMD_512
+    return vf_exp2_fast(y);
+#else
+    vf n = vf_round(y), f = y - n, p = vf_fma(vf_set1(9.57010230e-3f), f, vf_set1(5.59178620e-2f));
     p = vf_fma(p, f, vf_set1(2.40247448e-1f));
     p = vf_fma(p, f, vf_set1(6.93121814e-1f));
     return vf_times_power(vf_fma(p, f, vf_set1(9.99999261e-1f)), n);
+#endif
 }
 
 static __attribute__((noinline)) vf powers_by_lane(vf a, vf b)
@@ -115,11 +119,13 @@ static __attribute__((noinline)) vf powers_by_lane(vf a, vf b)
 /* Whether each a is a positive normal number, and no exponent is beyond 8,192. */
 MX_INLINE bool vf_are_plain(vf a, vf b)
 {
-    const vf least = vf_set1(1.17549435e-38f), most = vf_set1(3.40282347e38f), limit = vf_set1(8192.0f);
+    const vf limit = vf_set1(8192.0f);
 #if MX_SIMD_512
-    vm plain = _mm512_mask_cmp_ps_mask(vf_ge(a, least), most, a, _CMP_GE_OQ);
-    return _mm512_mask_cmp_ps_mask(plain, limit, vf_abs(b), _CMP_GE_OQ) == 0xffff;
+    vi above = vi_sub(vf_bits(a), vi_set1(0x00800000)); /* the least normal number */
+    return _mm512_mask_cmp_ps_mask(_mm512_cmplt_epu32_mask(above, vi_set1(0x7f000000)), limit, vf_abs(b), _CMP_GE_OQ) ==
+           0xffff;
 #else
+    const vf least = vf_set1(1.17549435e-38f), most = vf_set1(3.40282347e38f);
     vm plain = _mm256_and_ps(_mm256_and_ps(vf_ge(a, least), vf_ge(most, a)), vf_ge(limit, vf_abs(b)));
     return _mm256_movemask_ps(plain) == 0xff;
 #endif

@@ -80,6 +80,18 @@ MX_INLINE void insert(best *b, const int k, vi key, vi id)
     b->id[0] = vf_bits(vf_select(before[0], vi_float(id), vi_float(b->id[0])));
 }
 
+/* Elements i to i + VL - 1 of VL lines, a line in each lane; lines beyond `lines` are the last one again. */
+MX_INLINE void load_lines(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t i, vf square[VL])
+{
+    int64_t left = lanes_left(n, i);
+    for (int64_t l = 0; l < VL; l++) {
+        int64_t at = mx_min(l, lines - 1) * n + i;
+        prefetch_ahead((const char *)x + at * (bf16 ? 2 : 4), 64);
+        square[l] = left == VL ? row_load(x, at, bf16) : row_load_part(x, at, left, bf16);
+    }
+    transpose(square);
+}
+
 /* Of VL lines; those beyond `lines` are the last one again. `ids` gets k for each line. */
 MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int64_t n, const int k, const bool smallest,
                              int32_t ids[MX_BEST_K][VL])
@@ -90,11 +102,7 @@ MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int6
     for (int64_t i = 0; i < n; i += VL) {
         int64_t left = lanes_left(n, i);
         vf square[VL];
-        for (int64_t l = 0; l < VL; l++) {
-            int64_t at = mx_min(l, lines - 1) * n + i;
-            square[l] = left == VL ? row_load(x, at, bf16) : row_load_part(x, at, left, bf16);
-        }
-        transpose(square);
+        load_lines(x, bf16, lines, n, i, square);
         for (int64_t e = 0; e < left; e++)
             insert(&b, k, key_of(square[e], smallest), vi_set1((int32_t)(i + e)));
     }
@@ -102,14 +110,96 @@ MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int6
         vi_store(ids[s], b.id[s]);
 }
 
+/* ---- the same with key and id in one number ---- */
+
+/* A positive normal f32, so that maxima and minima order it: the upper bits of the key, and in those of id_mask the id
+ * from the end, so that of equal keys the first element is the greatest. LEAST is below them all. */
+#define LEAST 0x00800000
+MX_INLINE vf packed_of(vi key, int32_t id, int32_t id_mask)
+{
+    vi upper = vi_and(vi_sar(key, 2), vi_set1(~id_mask));
+    return vi_float(vi_add(upper, vi_set1((1 << 29) + LEAST + id_mask - id)));
+}
+
+MX_INLINE void order(vf *a, vf *b)
+{
+    vf high = vf_max(*a, *b);
+    *b = vf_min(*a, *b);
+    *a = high;
+}
+
+/* Sorts a sequence that falls and then rises, or the other way around; the greatest comes first. n: a power of 2. */
+MX_INLINE void sort_bitonic(vf *v, const int n)
+{
+#pragma GCC unroll 8
+    for (int apart = n / 2; apart > 0; apart /= 2)
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            if (!(i & apart))
+                order(&v[i], &v[i + apart]);
+}
+
+MX_INLINE void sort_all(vf *v, const int n)
+{
+#pragma GCC unroll 8
+    for (int size = 2; size <= n; size *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            if (i < (i ^ (size - 1)))
+                order(&v[i], &v[i ^ (size - 1)]);
+#pragma GCC unroll 16
+        for (int part = 0; part < n; part += size)
+            for (int half = 0; half < 2; half++)
+                sort_bitonic(v + part + half * size / 2, size / 2);
+    }
+}
+
+/* As best_of_lines(). Of f32, the keys are cut; false: some elements of a line that matter have equal cut keys. */
+MX_INLINE bool best_of_packed(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const int room,
+                              const bool smallest, int32_t ids[MX_BEST_K][VL])
+{
+    const int32_t id_mask = (int32_t)(UINT32_MAX >> __builtin_clz((uint32_t)n - 1));
+    vf first[MX_BEST_K + 1]; /* and behind them the best of those that are left out */
+#pragma GCC unroll 17
+    for (int s = 0; s <= room; s++)
+        first[s] = vi_float(vi_set1(LEAST));
+    for (int64_t i = 0; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf square[VL];
+        load_lines(x, bf16, lines, n, i, square);
+        for (int e = 0; e < VL; e++)
+            square[e] =
+                e < left ? packed_of(key_of(square[e], smallest), (int32_t)(i + e), id_mask) : vi_float(vi_set1(LEAST));
+        for (int e = 0; e < VL; e += room) {
+            sort_all(square + e, room);
+#pragma GCC unroll 16
+            for (int s = 0; s < room; s++) {
+                order(&first[s], &square[e + room - 1 - s]);
+                first[room] = vf_max(first[room], square[e + room - 1 - s]);
+            }
+            sort_bitonic(first, room);
+        }
+    }
+    bool equal = false;
+#pragma GCC unroll 16
+    for (int s = 0; s < room; s++) {
+        vi differ = vi_xor(vf_bits(first[s]), vf_bits(first[s + 1]));
+        equal = equal || (s < k && vm_any(vi_gt(vi_set1(id_mask + 1), differ)));
+        vi_store(ids[s], vi_sub(vi_set1(id_mask), vi_and(vf_bits(first[s]), vi_set1(id_mask))));
+    }
+    return bf16 || !equal;
+}
+
 MX_INLINE void best_as(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const int room,
                        const bool smallest, void *values, int32_t *ids)
 {
+    enum { LONGEST = 255 }; /* lines whose keys keep 13 bits of the mantissa */
     int32_t own[MX_BEST_K][VL];
     for (int64_t line = 0; line < lines; line += VL) {
         const char *from = (const char *)x + line * n * (bf16 ? 2 : 4);
         int64_t count = mx_min(VL, lines - line);
-        best_of_lines(from, bf16, count, n, room, smallest, own);
+        if (room > VL || !(bf16 || n <= LONGEST) || !best_of_packed(from, bf16, count, n, k, room, smallest, own))
+            best_of_lines(from, bf16, count, n, room, smallest, own);
         for (int64_t l = 0; l < count; l++)
             for (int64_t i = 0; i < k; i++) {
                 int64_t to = (line + l) * k + i, at = l * n + own[i][l];

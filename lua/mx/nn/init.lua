@@ -38,8 +38,8 @@ end
 ---@param params table<string, any>
 ---@param name string
 ---@param shape integer[] of the whole parameter
----@param options? table std (normally distributed) or value (constant), seed, dtype, part (of mx.Parallel:part: sizes
----       and start of this rank's part)
+---@param options? table std (normally distributed) or value (constant; 0 unless given), seed, dtype, part (of
+---       mx.Parallel:part: sizes and start of this rank's part)
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)
     return create(params, "parameter", name, shape, options):requires_grad()

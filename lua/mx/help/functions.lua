@@ -252,7 +252,8 @@ w:grad() --> {1, 1}]] },
     { title = "Layers: mx.nn",
         { "nn.parameter(params, name, sizes, options)",
             "Creates a parameter and adds it to a table. Options: std, of normal "
-            .. "numbers, or value, of all elements (0 unless given), seed, dtype.", torch = "nn.Parameter, nn.ParameterDict", code = [[
+            .. "numbers, or value, of all elements (0 unless given), seed, dtype.",
+            torch = "nn.Parameter, nn.ParameterDict", code = [[
 local params = {}
 local w = mx.nn.parameter(params, "w", { 2, 3 }, { std = 0.1 })
 w:size() --> {2, 3}]] },

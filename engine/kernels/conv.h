@@ -35,7 +35,6 @@ typedef struct mx_conv_run {
 
 /* The loops for one instruction set. */
 typedef struct mx_conv_paths {
-    void (*add)(int64_t n, const float *x, float *y); /* y += x */
     float (*sum)(int64_t n, const void *x, mx_dtype dtype);
 
     /* Lines of `width` words of a packed operand (gemm_micro.h), from runs whose columns ascend, at most `width` in

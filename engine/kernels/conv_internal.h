@@ -20,16 +20,6 @@ static inline int64_t mx_conv_at(const mx_conv *c, int d, int64_t i, int64_t k)
     return i * c->stride[d] + k * c->dilation[d] - c->before[d];
 }
 
-/* The outputs along dimension d, from *low to before *high, for which that index is inside. */
-static inline void mx_conv_inside(const mx_conv *c, int d, int64_t k, int64_t *low, int64_t *high)
-{
-    int64_t shift = k * c->dilation[d] - c->before[d]; /* i stride + shift is from 0 to in - 1 */
-    int64_t first = shift < 0 ? mx_ceil_div(-shift, c->stride[d]) : 0;
-    int64_t last = shift > c->in[d] - 1 ? 0 : (c->in[d] - 1 - shift) / c->stride[d] + 1;
-    *high = mx_min(last, c->out[d]);
-    *low = mx_min(first, *high);
-}
-
 /* The elements of a plane of x that its outputs meet. */
 static inline mx_windows mx_conv_windows(const mx_conv *c)
 {

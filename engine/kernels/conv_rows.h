@@ -10,12 +10,6 @@ MX_INLINE float value_at(const void *x, bool bf16, int64_t i)
     return bf16 ? mx_from_bf16(((const mx_bf16 *)x)[i]) : ((const float *)x)[i];
 }
 
-static void add(int64_t n, const float *x, float *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] += x[i];
-}
-
 MX_INLINE float sum_as(int64_t n, const void *x, bool bf16)
 {
     float lane[LANES] = {0}, total = 0;

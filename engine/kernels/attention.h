@@ -71,12 +71,11 @@ typedef struct mx_attention {
  * cannot be had. */
 mx_status mx_attention_forward(const mx_attention *a);
 
-/* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above. Scratch is below 2 MiB a thread, in
- * proportion more for heads wider than 64, besides f32 sums of dk and dv: of the keys between the first that a later
- * block of queries attends to and the last of an earlier one. These are few with documents or a window, and all keys of
- * a head with a causal mask alone. With fewer than 16 pairs of batch and kv head there are up to 32 such sums in place
- * of one a thread. If a sum needs more than 64 MiB (131,072 keys of 64), or all 32 more than 256, two passes of seven
- * products in place of five have none. */
+/* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above. Scratch is below 2 MiB a thread for any
+ * number of keys, in proportion more for heads wider than 64. Sums of dk and dv that do not fit are in dk and dv
+ * themselves while there are rows left that add to them: in f32, or rounded to 24 bits with bf16 gradients. Of these,
+ * 8 bits are in rows of dq that are not set yet or, if queries attend to keys after them, in memory of the call, half
+ * as much as dk and dv have. */
 mx_status mx_attention_backward(const mx_attention *a);
 
 /* The interval of each query, (batch, queries, 2): the keys that have its segment, (0, 0) without any. Segments are

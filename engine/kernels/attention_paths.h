@@ -18,16 +18,28 @@ typedef struct mx_attention_plan {
     int64_t block_rows, block_keys; /* of a tile: multiples of the path's row_unit and key_unit */
     int64_t super_rows, panel_keys; /* rows that a call takes at most, keys packed at a time: multiples of the above */
     int64_t sum_keys;               /* backward: that the sums of dk and dv hold, a multiple of block_keys */
-    bool wants_rows, wants_keys;    /* backward: dq; dk and dv */
 } mx_attention_plan;
 
 /* What one call of backward computes: the gradients between these rows and keys of a head. first_key is a multiple of
- * panel_keys. */
+ * block_keys. Several calls in a row may have the same rows and scratch: the first begins their dq, the last stores it.
+ */
 typedef struct mx_attention_share {
     int64_t head, first_row, last_row, first_key, last_key; /* to before last */
-    float *dk, *dv; /* with wants_keys: dk / scale and dv are added, (sum_keys, sum_width of the width), key t to the
-                       one at t modulo sum_keys */
+    bool begins, ends;
+    float *dk, *dv; /* dk / scale and dv are added, (sum_keys, sum_width of the width), key t to the one at t modulo
+                       sum_keys */
 } mx_attention_share;
+
+/* A key's row of dk or dv while several chunks of rows add their sums to it, one after the other. Before the last one
+ * the row holds a sum that is not yet scaled: in f32, or with bf16 the upper 16 of its bits, whose next 8 are in `low`.
+ */
+typedef struct mx_attention_key {
+    mx_dtype dtype;
+    int64_t width;
+    void *row;
+    uint8_t *low;
+    bool first, last; /* of these chunks */
+} mx_attention_key;
 
 enum {
     MX_ATTENTION_DECODE_ROWS = 16,  /* up to so many rows are decoded */
@@ -53,12 +65,11 @@ typedef struct mx_attention_path {
     int64_t (*forward_bytes)(const mx_attention_plan *p);
     void (*forward)(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch);
 
-    /* With wants_rows, the keys are all, and dq is set. */
     int64_t (*backward_bytes)(const mx_attention_plan *p);
     void (*backward)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
 
-    /* One key of dk or dv: `scale` times the sum of `n` chunks, `step` floats apart, in order; zero without any. */
-    void (*store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale);
+    /* Adds the sum of a chunk to a key of dk or dv; the last one multiplies by `scale` and stores. */
+    void (*add)(const mx_attention_key *key, const float *sum, float scale);
 
     /* For few rows: what keys first to before last of a sequence give each row of each kv head, part_floats of v's
      * width a row: the largest score times log2(e), the sum of the probabilities relative to it, and from 16 on the
@@ -70,14 +81,11 @@ typedef struct mx_attention_path {
 enum {
     MX_ATTENTION_SUPER_ROWS = 2048,               /* of a call */
     MX_ATTENTION_SCRATCH = (2 << 20) - (8 << 10), /* bytes of scratch of a thread; rounded up below 2 MiB */
-    MX_ATTENTION_SUMS = 64 << 20, /* bytes of the sums of dk and dv of a thread, or of a chunk of rows */
 };
 
-/* The driver with a given path and limits, for tests. A thread takes up to `scratch`. Backward besides has sums of dk
- * and dv; if one of these needs more than `sum_bytes`, it makes two passes: the keys, then the rows. */
+/* The driver with a given path, for tests. A thread takes up to `scratch`, or what one tile needs. */
 mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch);
-mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch,
-                                   int64_t sum_bytes);
+mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch);
 
 /* ---- what the drivers of both directions share ---- */
 
@@ -119,7 +127,7 @@ typedef struct mx_attention_rows {
 
 static inline const void *mx_attention_row(const mx_attention_rows *rows, mx_dtype dtype, int64_t r)
 {
-    int64_t at = r / rows->group * rows->outer + r % rows->group * rows->inner;
+    int64_t group = rows->group, at = group == 1 ? r * rows->outer : r / group * rows->outer + r % group * rows->inner;
     return (const char *)rows->base + at * (int64_t)mx_dtype_bytes(dtype);
 }
 
@@ -144,18 +152,25 @@ static inline mx_attention_rows mx_attention_key_rows(const mx_attention_plan *p
     return (mx_attention_rows){base, 1, a->n_kv_heads * width, 0};
 }
 
+/* The query of a row; a division takes as long as packing some values. */
+static inline int64_t mx_attention_query(const mx_attention_plan *p, int64_t row)
+{
+    return p->group == 1 ? row : row / p->group;
+}
+
 /* Where lse of a row is. */
 static inline int64_t mx_attention_lse_at(const mx_attention_plan *p, int64_t head, int64_t row)
 {
     const mx_attention *a = p->a;
-    int64_t q_head = head / a->n_kv_heads * a->n_heads + head % a->n_kv_heads * p->group + row % p->group;
-    return q_head * a->queries + row / p->group;
+    int64_t q_head = head / a->n_kv_heads * a->n_heads + head % a->n_kv_heads * p->group,
+            query = mx_attention_query(p, row);
+    return (q_head + row - query * p->group) * a->queries + query;
 }
 
 /* The number of a row's query head, from 0. */
 static inline int64_t mx_attention_q_head(const mx_attention_plan *p, int64_t head, int64_t row)
 {
-    return head % p->a->n_kv_heads * p->group + row % p->group;
+    return head % p->a->n_kv_heads * p->group + row - mx_attention_query(p, row) * p->group;
 }
 
 /* Ends the sums of a row: `top` is its largest score times log2(e), *sum that of the probabilities relative to it. Adds
@@ -179,7 +194,7 @@ static inline int64_t mx_attention_bias_at(const mx_attention_plan *p, int64_t h
 {
     const mx_attention *a = p->a;
     return head / a->n_kv_heads * a->bias_batch + mx_attention_q_head(p, head, row) * a->bias_head +
-           row / p->group * a->bias_query;
+           mx_attention_query(p, row) * a->bias_query;
 }
 
 static inline float mx_attention_slope(const mx_attention_plan *p, int64_t head, int64_t row)
@@ -213,7 +228,7 @@ static inline mx_attention_run mx_attention_positions(const mx_attention_plan *p
 static inline mx_attention_run mx_attention_run_of(const mx_attention_plan *p, int64_t head, int64_t row)
 {
     const mx_attention *a = p->a;
-    int64_t i = row / p->group;
+    int64_t i = mx_attention_query(p, row);
     mx_attention_run run = mx_attention_positions(p, i);
     if (a->intervals) {
         const int32_t *own = a->intervals + 2 * (head / a->n_kv_heads * a->queries + i);
@@ -228,7 +243,7 @@ static inline mx_attention_run mx_attention_run_of_rows(const mx_attention_plan 
                                                         int64_t last)
 {
     mx_attention_run all = {p->keys, 0};
-    for (int64_t row = first; row < last; row = (row / p->group + 1) * p->group) {
+    for (int64_t row = first; row < last; row = (mx_attention_query(p, row) + 1) * p->group) {
         mx_attention_run run = mx_attention_run_of(p, head, row);
         if (run.first < run.end) {
             all.first = mx_min(all.first, run.first);

@@ -3,7 +3,7 @@
  *
  * Bounds are relative to the sum of the absolute values of the terms of each result: 1e-5 for f32; for bf16 three times
  * 2^-8, the rounding of one value, since up to three are rounded on the way to a result: score gradient, out (through
- * delta) and the result itself. */
+ * delta) and the result itself. Gradients in bf16 of operands in f32 are rounded once. */
 #ifndef ATTENTION_REFERENCE_H
 #define ATTENTION_REFERENCE_H
 
@@ -270,8 +270,7 @@ typedef struct result {
     float dsinks[8];
 } result;
 
-static result run_within(const mx_attention_path *path, const problem *p, mx_dtype gradient, int64_t scratch,
-                         int64_t sums)
+static result run_within(const mx_attention_path *path, const problem *p, mx_dtype gradient, int64_t scratch)
 {
     const mx_attention *a = &p->a;
     size_t own = mx_dtype_bytes(a->dtype), grad = mx_dtype_bytes(gradient);
@@ -287,7 +286,7 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
     r.a.out = (char *)r.a.dv + values * grad;
     r.a.dq_dtype = r.a.dk_dtype = r.a.dv_dtype = gradient;
     CHECK(mx_attention_forward_by(path, &r.a, scratch) == MX_OK, "%s", mx_message());
-    CHECK(mx_attention_backward_by(path, &r.a, scratch, sums) == MX_OK, "%s", mx_message());
+    CHECK(mx_attention_backward_by(path, &r.a, scratch) == MX_OK, "%s", mx_message());
     if (a->sinks)
         mx_attention_sinks_backward(&r.a, r.dsinks);
     return r;
@@ -295,7 +294,7 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
 
 static result run(const mx_attention_path *path, const problem *p, mx_dtype gradient)
 {
-    return run_within(path, p, gradient, MX_ATTENTION_SCRATCH, MX_ATTENTION_SUMS);
+    return run_within(path, p, gradient, MX_ATTENTION_SCRATCH);
 }
 
 static double at(const void *x, mx_dtype dtype, int64_t i)
@@ -331,7 +330,7 @@ static void compare(const char *name, const problem *p, const result *r)
 {
     const mx_attention *a = &p->a;
     mx_dtype g = r->a.dq_dtype;
-    double bound = a->dtype == MX_F32 ? 1e-5 : 3.0 / 256;
+    double bound = a->dtype == MX_F32 ? 1e-5 : 3.0 / 256, rounded = a->dtype == MX_F32 && g == MX_BF16 ? 1.01 / 256 : 0;
     double errors[] = {worst(r->a.out, a->dtype, p->out, p->out_size, out_count(a)),
                        worst_lse(r->a.lse, p->lse, a->batch * a->n_heads * a->queries),
                        worst(r->a.dq, g, p->dq, p->dq_size, query_count(a)),
@@ -340,7 +339,7 @@ static void compare(const char *name, const problem *p, const result *r)
                        worst(r->dsinks, MX_F32, p->dsinks, p->dsinks_size, a->sinks ? a->n_heads : 0)};
     static const char *const what[] = {"out", "lse", "dq", "dk", "dv", "dsinks"};
     for (int i = 0; i < 6; i++)
-        CHECK(errors[i] <= (i == 1 ? 1e-5 : bound),
+        CHECK(errors[i] <= (i == 1 ? 1e-5 : bound) + (i > 1 && i < 5 ? rounded : 0),
               "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld V %ld causal %d window %ld chunk %ld prefix %ld "
               "offset %ld "
               "length %ld "

@@ -104,7 +104,7 @@ static void test_widths(void)
         problem p = problem_new(&a, i % 3);
         refer(&p, true);
         for (const named_path *path = paths_of(a.dtype); path->path; path++) {
-            result r = run_within(path->path, &p, MX_F32, 40 << 10, 0);
+            result r = run_within(path->path, &p, i & 1 ? MX_F32 : a.dtype, 40 << 10);
             compare(path->name, &p, &r);
             free(r.data);
         }
@@ -280,12 +280,13 @@ static void test_nothing(void)
         }
 }
 
-/* The same bits from 1, 2 and 3 threads. */
+/* The same bits from 1, 2 and 3 threads; with sums of all keys, and of a panel of them. */
 static void test_threads(void)
 {
     int threads = omp_get_max_threads();
-    for (int i = 0; i < 8; i++) {
-        mx_attention a = {.batch = 1, .queries = i < 6 ? 300 : 1, .keys = i < 6 ? 300 : 3000};
+    for (int i = 0; i < 16; i++) {
+        bool decodes = i % 8 >= 6;
+        mx_attention a = {.batch = 1, .queries = decodes ? 1 : 300, .keys = decodes ? 3000 : 300};
         a.n_heads = i & 2 ? 24 : 3;
         a.n_kv_heads = a.n_heads / 3;
         a.head_dim = 24;
@@ -293,11 +294,13 @@ static void test_threads(void)
         a.causal = i & 1;
         problem p = problem_new(&a, i & 1);
         for (const named_path *path = paths_of(a.dtype) + !ON_TILES; path->path; path++) {
+            int64_t limit = i < 8 ? MX_ATTENTION_SCRATCH : 0;
+            mx_dtype gradient = i & 4 ? MX_F32 : MX_BF16;
             omp_set_num_threads(1);
-            result one = run(path->path, &p, MX_F32);
+            result one = run_within(path->path, &p, gradient, limit);
             for (int n = 2; n <= 3; n++) {
                 omp_set_num_threads(n);
-                result many = run(path->path, &p, MX_F32);
+                result many = run_within(path->path, &p, gradient, limit);
                 CHECK(memcmp(one.data, many.data, one.bytes) == 0, "%s: %d threads give other bits", path->name, n);
                 free(many.data);
             }
@@ -326,7 +329,8 @@ static void test_nan(void)
 }
 
 /* The paths of long sequences, by limits that nothing fits into: panels of keys, calls of several blocks of rows, and
- * one pass or two. Forward gives the same bits; backward sums in another order. */
+ * sums of dk and dv that are in the gradients between calls, in f32 or with bits in dq or elsewhere. Forward gives the
+ * same bits; backward sums in another order. */
 static void test_long_paths(void)
 {
     for (int i = 0; i < 6; i++) {
@@ -343,8 +347,8 @@ static void test_long_paths(void)
         for (const named_path *path = paths_of(a.dtype); path->path; path++) {
             int64_t limit = (int64_t[]){0, 160 << 10, 400 << 10}[i % 3];
             result whole = run(path->path, &p, MX_F32);
-            for (int passes = 1; passes <= 2; passes++) {
-                result one = run_within(path->path, &p, MX_F32, limit, passes == 1 ? MX_ATTENTION_SUMS : 0);
+            for (int wide = 0; wide <= 1; wide++) {
+                result one = run_within(path->path, &p, wide ? MX_F32 : MX_BF16, limit);
                 compare(path->name, &p, &one);
                 size_t out = (size_t)out_count(&p.a) * mx_dtype_bytes(a.dtype);
                 CHECK(memcmp(whole.a.out, one.a.out, out) == 0, "%s: forward by panels has other bits", path->name);
@@ -370,7 +374,7 @@ static void test_packed(void)
         refer(&p, true);
         for (const named_path *path = paths_of(a.dtype); path->path; path++)
             for (int64_t limit = 0; limit <= MX_ATTENTION_SCRATCH; limit += MX_ATTENTION_SCRATCH) {
-                result r = run_within(path->path, &p, a.dtype, limit, MX_ATTENTION_SUMS);
+                result r = run_within(path->path, &p, a.dtype, limit);
                 compare(path->name, &p, &r);
                 free(r.data);
             }
@@ -387,8 +391,8 @@ static void test_threshold(void)
         a.offset = keys - 20;
         problem p = problem_new(&a, 0);
         const mx_attention_path *path = path_of(mx_isa_best(), MX_F32);
-        result one = run_within(path, &p, MX_F32, MX_ATTENTION_SCRATCH, 64 << 10);
-        result two = run_within(path, &p, MX_F32, MX_ATTENTION_SCRATCH, 0);
+        result one = run_within(path, &p, MX_F32, MX_ATTENTION_SCRATCH);
+        result two = run_within(path, &p, MX_F32, 64 << 10);
         double most = 0;
         for (int64_t i = 0; i < (int64_t)(one.bytes / sizeof(float)); i++)
             most = fmax(most, fabs((double)((float *)one.data)[i] - (double)((float *)two.data)[i]));
@@ -399,50 +403,59 @@ static void test_threshold(void)
     }
 }
 
-/* Scratch of a thread does not grow with the sequence: below 2 MiB, backward in two passes. */
-static void test_memory(void)
+/* The most memory of forward and backward of p beside its tensors, with 2 threads. */
+static int64_t scratch_of(const problem *p, mx_dtype gradient)
 {
     int threads = omp_get_max_threads();
-    static const int64_t lengths[] = {6000, 40000};
-    for (int i = 0; i < 4; i++) {
-        mx_attention a = {.batch = 1, .queries = lengths[i / 2], .n_heads = 2, .n_kv_heads = 1};
+    omp_set_num_threads(2);
+    mx_pool_reset_peak();
+    int64_t before = mx_pool_get_stats().in_use_bytes;
+    result r = run(path_of(mx_isa_best(), p->a.dtype), p, gradient);
+    mx_pool_stats stats = mx_pool_get_stats();
+    CHECK(stats.in_use_bytes == before, "%ld bytes leaked", stats.in_use_bytes - before);
+    free(r.data);
+    omp_set_num_threads(threads);
+    return stats.peak_bytes - before;
+}
+
+/* Scratch of a thread is below 2 MiB for a sequence of any length: where sums of all keys fit and where they do not,
+ * with few heads and with many, in both dtypes of gradients. Lists of calls take a little. With bf16 gradients, the
+ * call has 8 bits of each value of dk and dv if a query attends to keys after it. */
+static void test_memory(void)
+{
+    static const int64_t lengths[] = {800, 2500, 20000};
+    for (int i = 0; i < 12; i++) {
+        mx_attention a = {.batch = 1, .queries = lengths[i / 4], .n_heads = i == 4 ? 32 : 2, .head_dim = 64};
+        a.n_kv_heads = a.n_heads / 2;
         a.keys = a.queries;
-        a.head_dim = i & 1 ? 128 : 64;
         a.dtype = i & 1 ? MX_BF16 : MX_F32;
-        a.causal = true;
-        a.window = 32;
+        a.causal = i & 2 || i >= 4;
+        a.window = i >= 8 ? 32 : 0;
         problem p = problem_new(&a, 0);
-        omp_set_num_threads(2);
-        mx_pool_reset_peak();
-        int64_t before = mx_pool_get_stats().in_use_bytes;
-        result r = run_within(path_of(mx_isa_best(), a.dtype), &p, MX_F32, MX_ATTENTION_SCRATCH, 0);
-        mx_pool_stats stats = mx_pool_get_stats();
-        CHECK(stats.peak_bytes - before < 2 * (2 << 20), "scratch of %ld bytes", stats.peak_bytes - before);
-        CHECK(stats.in_use_bytes == before, "%ld bytes leaked", stats.in_use_bytes - before);
-        free(r.data);
+        mx_dtype gradient = i & 2 ? MX_F32 : MX_BF16;
+        int64_t most = 2 * (2 << 20) + (64 << 10);
+        int64_t peak = scratch_of(&p, gradient);
+        CHECK(peak < most, "%ld tokens, gradients in %s: scratch of %ld bytes", a.keys, mx_dtype_name(gradient), peak);
         problem_free(&p);
     }
-    omp_set_num_threads(threads);
+    mx_attention a = {.batch = 1, .queries = 2500, .keys = 2500, .n_heads = 1, .n_kv_heads = 1, .head_dim = 64};
+    problem p = problem_new(&a, 0);
+    int64_t peak = scratch_of(&p, MX_BF16), most = 2 * (2 << 20) + (64 << 10) + a.keys * 2 * 64;
+    CHECK(peak < most, "scratch and bits of sums of %ld bytes", peak);
+    problem_free(&p);
 }
 
 /* The sums of dk and dv of a thread are those of a window and of one block of rows, not of a sequence. */
 static void test_sums(void)
 {
-    int threads = omp_get_max_threads();
     mx_attention a = {.batch = 1, .queries = 20000, .keys = 20000, .n_heads = 16, .n_kv_heads = 16, .head_dim = 8};
     a.causal = true;
     a.window = 32;
     problem p = problem_new(&a, 0);
-    omp_set_num_threads(2);
-    mx_pool_reset_peak();
-    int64_t before = mx_pool_get_stats().in_use_bytes;
-    result r = run(path_of(mx_isa_best(), a.dtype), &p, MX_F32);
     int64_t keys = 3 * 128 + 32, floats = 2 * 16; /* blocks have up to 128 rows and keys; padded widths of dk and dv */
-    int64_t peak = mx_pool_get_stats().peak_bytes - before;
+    int64_t peak = scratch_of(&p, MX_F32);
     CHECK(peak < 2 * ((2 << 20) + keys * floats * 4) + (64 << 10), "scratch and sums of %ld bytes", peak);
-    free(r.data);
     problem_free(&p);
-    omp_set_num_threads(threads);
 }
 
 static void test_pairs(void)

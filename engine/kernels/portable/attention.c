@@ -23,7 +23,8 @@ static float cap(const mx_attention_plan *p, float score)
 static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
 {
     const mx_attention *a = p->a;
-    int64_t at = a->bias ? mx_attention_bias_at(p, head, row) + key : 0, apart = a->offset + row / p->group - key;
+    int64_t at = a->bias ? mx_attention_bias_at(p, head, row) + key : 0,
+            apart = a->offset + mx_attention_query(p, row) - key;
     float bias = -mx_attention_slope(p, head, row) * fabsf((float)apart);
     if (a->bias && a->bias_dtype == MX_U8)
         return ((const uint8_t *)a->bias)[at] ? bias : -INFINITY;
@@ -40,10 +41,12 @@ static float score(const mx_attention_plan *p, int64_t head, int64_t row, int64_
     return cap(p, p->scale * dot(x, y, a->dtype, a->head_dim)) + bias_of(p, head, row, key);
 }
 
-/* Scratch of both directions: 64 bytes, and a row of out or of dq. */
-static int64_t scratch_bytes(const mx_attention_plan *p)
+/* Scratch: 64 bytes, and a row of out; or the rows of dq. */
+static int64_t forward_bytes(const mx_attention_plan *p) { return 64 + p->a->value_dim * (int64_t)sizeof(float); }
+
+static int64_t backward_bytes(const mx_attention_plan *p)
 {
-    return 64 + mx_max(p->a->head_dim, p->a->value_dim) * (int64_t)sizeof(float);
+    return 64 + p->super_rows * p->a->head_dim * (int64_t)sizeof(float);
 }
 
 static void forward_row(const mx_attention_plan *p, int64_t head, int64_t row, float *sums)
@@ -97,24 +100,23 @@ static void backward_row(const mx_attention_plan *p, const mx_attention_share *s
     mx_attention_run run = mx_attention_run_of(p, head, row);
     float lse = a->lse[mx_attention_lse_at(p, head, row)];
     float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, value_dim);
-    memset(dq, 0, (size_t)width * sizeof *dq);
     for (int64_t t = mx_max(run.first, share->first_key); t < mx_min(run.end, share->last_key); t++) {
         float s = score(p, head, row, t);
         if (s == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
         float e = expf(s - lse), ds = e * (dot(dout, v, a->dtype, value_dim) - delta);
-        if (a->dbias && p->wants_keys)
+        if (a->dbias)
             a->dbias[mx_attention_bias_at(p, head, row) + t] += ds;
         ds *= p->scale;
         if (a->softcap > 0)
             ds *= 1 - (s / a->softcap) * (s / a->softcap);
         for (int64_t d = 0; d < width; d++)
             dq[d] += ds * mx_get_float(k, d, a->dtype);
-        int64_t key = p->wants_keys ? t % p->sum_keys : 0;
-        for (int64_t d = 0; d < width && p->wants_keys; d++)
+        int64_t key = t % p->sum_keys;
+        for (int64_t d = 0; d < width; d++)
             share->dk[key * width + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
-        for (int64_t d = 0; d < value_dim && p->wants_keys; d++)
+        for (int64_t d = 0; d < value_dim; d++)
             share->dv[key * value_dim + d] += e * mx_get_float(dout, d, a->dtype);
     }
 }
@@ -123,21 +125,31 @@ static void backward(const mx_attention_plan *p, const mx_attention_share *share
 {
     const mx_attention *a = p->a;
     mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, share->head, a->head_dim);
-    float *dq = (float *)((char *)scratch + 64);
+    float *all = (float *)((char *)scratch + 64);
     for (int64_t row = share->first_row; row < share->last_row; row++) {
+        float *dq = all + (row - share->first_row) * a->head_dim;
+        if (share->begins)
+            memset(dq, 0, (size_t)a->head_dim * sizeof *dq);
         backward_row(p, share, row, dq);
-        for (int64_t d = 0; d < a->head_dim && p->wants_rows; d++)
+        for (int64_t d = 0; d < a->head_dim && share->ends; d++)
             mx_set_float((void *)mx_attention_row(&dqs, a->dq_dtype, row), d, dq[d], a->dq_dtype);
     }
 }
 
-static void store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale)
+static void add(const mx_attention_key *key, const float *sum, float scale)
 {
-    for (int64_t d = 0; d < width; d++) {
-        float x = 0;
-        for (int64_t i = 0; i < n; i++)
-            x += sum[i * step + d];
-        mx_set_float(row, d, x * scale, dtype);
+    for (int64_t d = 0; d < key->width; d++) {
+        bool is_bf16 = mx_is_bf16(key->dtype);
+        float x = sum[d], before = key->first ? 0 : mx_get_float(key->row, d, key->dtype);
+        uint32_t bits = mx_bits_of_float(before) | (is_bf16 && !key->first ? (uint32_t)key->low[d] << 8 : 0);
+        x += mx_float_of_bits(bits);
+        if (key->last || !is_bf16) {
+            mx_set_float(key->row, d, key->last ? scale * x : x, key->dtype);
+            continue;
+        }
+        bits = mx_bits_of_float(x) + (isnan(x) ? 0 : 0x80); /* to the nearest of 24 bits */
+        ((mx_bf16 *)key->row)[d] = (mx_bf16)(bits >> 16);
+        key->low[d] = (uint8_t)(bits >> 8);
     }
 }
 
@@ -148,10 +160,10 @@ const mx_attention_path mx_attention_portable = {
     .key_unit = 1,
     .word_bytes = 4,
     .sum_width = sum_width,
-    .forward_bytes = scratch_bytes,
+    .forward_bytes = forward_bytes,
     .forward = forward,
-    .backward_bytes = scratch_bytes,
+    .backward_bytes = backward_bytes,
     .backward = backward,
-    .store = store,
+    .add = add,
     .decode = NULL,
 };

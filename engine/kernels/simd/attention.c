@@ -226,7 +226,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_f32) = {
     .forward = forward_f32,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_f32),
     .backward = MX_SIMD_NAME(mx_attention_grad_f32),
-    .store = MX_SIMD_NAME(mx_attention_grad_store),
+    .add = MX_SIMD_NAME(mx_attention_grad_add),
     .decode = MX_SIMD_NAME(mx_attention_decode_f32),
 };
 #endif
@@ -257,7 +257,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_bf16) = {
     .forward = forward_bf16,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     .backward = MX_SIMD_NAME(mx_attention_grad_bf16),
-    .store = MX_SIMD_NAME(mx_attention_grad_store),
+    .add = MX_SIMD_NAME(mx_attention_grad_add),
     .decode = DECODE_BF16,
 };
 
@@ -281,7 +281,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_pairs) = {
     .forward = forward_pairs,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_pairs),
     .backward = MX_SIMD_NAME(mx_attention_grad_pairs),
-    .store = MX_SIMD_NAME(mx_attention_grad_store),
+    .add = MX_SIMD_NAME(mx_attention_grad_add),
     .decode = NULL,
 };
 #endif

@@ -49,16 +49,12 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     f->v = carve(&c, keys * f->value_words * float_bytes);
     f->q = carve(&c, rows * f->words * float_bytes);
     f->dout = carve(&c, rows * f->value_words * float_bytes);
-    if (p->wants_rows) {
-        f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
-        f->dq = carve(&c, panels * f->height * NR * float_bytes);
-    }
-    if (p->wants_keys) {
-        f->q_step = f->row_words * mx_round_up(f->head_dim, NR);
-        f->dout_step = f->row_words * mx_round_up(f->value_dim, NR);
-        f->q_along = carve(&c, rows / p->block_rows * f->q_step * float_bytes);
-        f->dout_along = carve(&c, rows / p->block_rows * f->dout_step * float_bytes);
-    }
+    f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
+    f->dq = carve(&c, panels * f->height * NR * float_bytes);
+    f->q_step = f->row_words * mx_round_up(f->head_dim, NR);
+    f->dout_step = f->row_words * mx_round_up(f->value_dim, NR);
+    f->q_along = carve(&c, rows / p->block_rows * f->q_step * float_bytes);
+    f->dout_along = carve(&c, rows / p->block_rows * f->dout_step * float_bytes);
     f->lse = carve(&c, rows * float_bytes);
     f->delta = carve(&c, rows * float_bytes);
     f->s_row = kind == WORD_PAIR ? NR : p->block_rows;
@@ -87,9 +83,8 @@ MX_INLINE void pack_keys(int kind, backward *f, mx_attention_run keys)
         int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
         pack_across(kind, SIDE_A, &k, start, n, f->head_dim, f->k + at * f->words);
         pack_across(kind, SIDE_A, &v, start, n, f->value_dim, f->v + at * f->value_words);
-        if (p->wants_rows)
-            pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->head_dim, f->block_words,
-                       f->k_along + at / p->block_keys * f->block_words * f->height);
+        pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->head_dim, f->block_words,
+                   f->k_along + at / p->block_keys * f->block_words * f->height);
     }
 }
 
@@ -105,7 +100,7 @@ MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
     pack_across(kind, SIDE_B, &q, row, n, f->head_dim, f->q);
     pack_across(kind, SIDE_B, &dout, row, n, f->value_dim, f->dout);
-    for (int64_t b = 0; p->wants_keys && b * p->block_rows < n; b++) {
+    for (int64_t b = 0; b * p->block_rows < n; b++) {
         int64_t at = b * p->block_rows, part = mx_min(p->block_rows, n - at), filled = mx_round_up(part, NR);
         pack_along(kind, SIDE_B, &q, row + at, part, filled, f->head_dim, f->row_words, f->q_along + b * f->q_step);
         pack_along(kind, SIDE_B, &dout, row + at, part, filled, f->value_dim, f->row_words,
@@ -216,7 +211,7 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
         float *s = all_s + at * f->s_row + j * VL;
         float c = adjust_scores(p, f->share->head, rows, j, by[j], s, f->s_row) * LOG2E;
         differentiate(kind, f, i, j, at, keys, c);
-        if (p->a->dbias && p->wants_keys)
+        if (p->a->dbias)
             add_bias_gradient(p, f->share->head, rows, j * VL, by[j].from, by[j].to, all_dp + at * f->s_row, f->s_row);
     }
 
@@ -224,7 +219,7 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
     int64_t ds_row = kind == WORD_PAIR ? NR : f->s_row;
     const float *along = f->k_along + (start - f->start) / p->block_keys * f->block_words * f->height;
     float *dq = f->dq + (f->first + i) * f->height * NR;
-    for (const segment *s = segments; p->wants_rows && s < segments + n; s++) {
+    for (const segment *s = segments; s < segments + n; s++) {
         tile_packed *multiply = tile_packed_of(kind, s->last - s->first);
         int64_t at = words_of(kind, s->keys.from - start), words = words_of(kind, s->keys.to - s->keys.from);
         int64_t lane = s->first * VL;
@@ -301,8 +296,7 @@ MX_INLINE void differentiate_keys(int kind, backward *f, int64_t panels)
         for (int64_t b = keys.first / p->block_keys; b * p->block_keys < keys.end; b++) {
             for (int64_t i = 0; i < n; i++)
                 differentiate_panel(kind, f, i, b);
-            if (p->wants_keys)
-                add_key_gradients(kind, f, n, b);
+            add_key_gradients(kind, f, n, b);
         }
     }
 }
@@ -326,28 +320,63 @@ MX_INLINE void backward_share(int kind, const mx_attention_plan *p, const mx_att
     backward f = {.share = share};
     backward_layout(kind, p, &f, scratch);
     int64_t panels = mx_ceil_div(share->last_row - share->first_row, NR);
-    for (int64_t i = 0; i < panels; i++)
-        panel_set(&f.panels[i], p, share->head, share->first_row + i * NR);
-    load_rows(kind, &f, share->first_row, share->last_row - share->first_row);
-    if (p->wants_rows)
+    if (share->begins) {
+        for (int64_t i = 0; i < panels; i++)
+            panel_set(&f.panels[i], p, share->head, share->first_row + i * NR);
+        load_rows(kind, &f, share->first_row, share->last_row - share->first_row);
         memset(f.dq, 0, (size_t)(panels * f.height * NR) * sizeof(float));
+    }
     mx_attention_run keys = run_of_panels(f.panels, panels, share->first_key, share->last_key);
     products_begin();
     for (f.start = keys.first / p->panel_keys * p->panel_keys; f.start < keys.end; f.start += p->panel_keys)
         differentiate_keys(kind, &f, panels);
     products_end();
-    if (p->wants_rows)
+    if (share->ends)
         store_rows(&f, panels);
 }
 
-void MX_SIMD_NAME(mx_attention_grad_store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n,
-                                           int64_t step, float scale)
+/* n <= VL values from d on of the sum that a key's row holds between two chunks; the others are 0. */
+MX_INLINE vf load_sum(const mx_attention_key *key, int64_t d, int64_t n)
 {
-    for (int64_t d = 0; d < width; d += VL) {
-        vf x = vf_zero();
-        for (int64_t i = 0; i < n; i++)
-            x = x + vf_load(sum + i * step + d);
-        store_values(dtype, row, d, x * vf_set1(scale), width - d);
+    if (!mx_is_bf16(key->dtype))
+        return n == VL ? vf_load((const float *)key->row + d) : vf_load_part((const float *)key->row + d, n);
+    uint8_t part[VL] = {0};
+    const uint8_t *low = key->low + d;
+    if (n < VL)
+        low = memcpy(part, low, (size_t)n);
+    const mx_bf16 *row = (const mx_bf16 *)key->row + d;
+    vf upper = n == VL ? vf_load_bf16(row) : vf_load_bf16_part(row, n);
+    return vi_float(vi_or(vf_bits(upper), vi_shl(load_bytes(low), 8)));
+}
+
+/* Rounds to 24 bits; a NaN stays one. */
+MX_INLINE void store_sum(const mx_attention_key *key, int64_t d, int64_t n, vf x)
+{
+    mx_bf16 part[VL];
+    uint8_t low_part[VL];
+    vf rounded = vi_float(vi_add(vf_bits(x), vi_set1(0x80)));
+    vi bits = vf_bits(vf_select(vf_equal(x, x), rounded, x));
+    store_bf16(n == VL ? (mx_bf16 *)key->row + d : part, upper_halves(bits));
+    store_bytes(n == VL ? key->low + d : low_part, vi_shr(bits, 8));
+    if (n < VL) {
+        memcpy((mx_bf16 *)key->row + d, part, (size_t)n * sizeof *part);
+        memcpy(key->low + d, low_part, (size_t)n);
+    }
+}
+
+void MX_SIMD_NAME(mx_attention_grad_add)(const mx_attention_key *key, const float *sum, float scale)
+{
+    bool first = key->first, final = key->last || !mx_is_bf16(key->dtype);
+    vf factor = vf_set1(key->last ? scale : 1.0f);
+    for (int64_t d = 0; d < key->width; d += VL) {
+        int64_t n = mx_min(VL, key->width - d);
+        vf x = vf_load(sum + d);
+        if (!first)
+            x = x + load_sum(key, d, n);
+        if (final)
+            store_values(key->dtype, key->row, d, x * factor, n);
+        else
+            store_sum(key, d, n, x);
     }
 }
 

@@ -51,6 +51,12 @@ MX_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
 MX_INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
 MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm256_storeu_si256((__m256i *)p, h); }
+MX_INLINE vi load_bytes(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+MX_INLINE void store_bytes(uint8_t *p, vi x) /* the lowest of each lane */
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(x));
+}
+MX_INLINE bf16_lanes upper_halves(vi x) { return _mm512_cvtepi32_epi16(vi_shr(x, 16)); }
 MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 {
     vi low = _mm512_cvtepu16_epi32(even), high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
@@ -62,6 +68,17 @@ MX_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
 MX_INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
 MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm_storeu_si128((__m128i *)p, h); }
+MX_INLINE vi load_bytes(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+MX_INLINE bf16_lanes narrow(vi x) /* of lanes below 2^16 */
+{
+    return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+MX_INLINE void store_bytes(uint8_t *p, vi x) /* the lowest of each lane */
+{
+    __m128i halves = narrow(vi_and(x, vi_set1(0xff)));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(halves, halves));
+}
+MX_INLINE bf16_lanes upper_halves(vi x) { return narrow(vi_shr(x, 16)); }
 MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 {
     vi low = _mm256_cvtepu16_epi32(even), high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(odd), 16);
@@ -519,7 +536,7 @@ static inline void add_slopes(const mx_attention_plan *p, int64_t head, const pa
     for (int i = 0; i < VL; i++) {
         int64_t row = mx_min(w->row + r + i, p->rows - 1);
         slope[i] = -mx_attention_slope(p, head, row);
-        int64_t query = row / p->group;
+        int64_t query = mx_attention_query(p, row);
         position[i] = (float)(p->a->offset + query);
     }
     vf by = vf_load(slope), x = vf_load(position);
@@ -584,15 +601,14 @@ static inline void *carve(carver *c, int64_t bytes)
 
 typedef int64_t attention_bytes(const mx_attention_plan *p);
 typedef void attention_grad(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
-typedef void attention_store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step,
-                             float scale);
+typedef void attention_add(const mx_attention_key *key, const float *sum, float scale);
 typedef void attention_decode(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
                               float *scratch);
 attention_bytes MX_SIMD_NAME(mx_attention_grad_bytes_f32), MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     MX_SIMD_NAME(mx_attention_grad_bytes_pairs);
 attention_grad MX_SIMD_NAME(mx_attention_grad_f32), MX_SIMD_NAME(mx_attention_grad_bf16),
     MX_SIMD_NAME(mx_attention_grad_pairs);
-attention_store MX_SIMD_NAME(mx_attention_grad_store);
+attention_add MX_SIMD_NAME(mx_attention_grad_add);
 attention_decode MX_SIMD_NAME(mx_attention_decode_f32), MX_SIMD_NAME(mx_attention_decode_bf16);
 
 #endif

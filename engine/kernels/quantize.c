@@ -6,11 +6,13 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include <omp.h>
+
 enum {
-    COLUMNS = 256,          /* that one thread quantizes at once by column: at most so many, and */
-    LEAST_COLUMNS = 64,     /* at least so many; in between such that */
-    CACHED_BYTES = 3 << 18, /* of x stay in the second-level cache for both passes */
-    CHUNK = 1024            /* neighbours in a row whose values or scales are in scratch, a multiple of MX_BLOCK */
+    LINE = 64,           /* codes in a line of a cache, which threads do not share */
+    COLUMNS = 4096,      /* at most, that one thread quantizes at once by column */
+    BLOCK_COLUMNS = 256, /* the same of blocks: both passes over MX_BLOCK rows of them are in the first-level cache */
+    CHUNK = 1024         /* neighbours in a row whose values or scales are in scratch, a multiple of MX_BLOCK */
 };
 
 /* Rows [row, row + rows) and columns [first, first + n) with their factors. */
@@ -18,6 +20,7 @@ static mx_quantize_part part_of(const mx_quantize *q, int64_t row, int64_t rows,
 {
     return (mx_quantize_part){.x = (const char *)q->x + (row * q->columns + first) * (int64_t)mx_dtype_bytes(q->dtype),
                               .dtype = q->dtype,
+                              .rounded = q->rounded,
                               .rows = rows,
                               .n = n,
                               .stride = q->columns,
@@ -26,10 +29,26 @@ static mx_quantize_part part_of(const mx_quantize *q, int64_t row, int64_t rows,
                               .inverse = 1};
 }
 
+/* Rounding keeps the order of magnitudes. So where no factors follow, the largest one alone is rounded. */
+static bool rounds_largest(const mx_quantize *q) { return q->rounded && !q->row_factor && !q->column_factor; }
+
+static mx_quantize_part part_for_largest(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n)
+{
+    mx_quantize_part p = part_of(q, row, rows, first, n);
+    p.rounded = p.rounded && !rounds_largest(q);
+    return p;
+}
+
+static int32_t rounded(const mx_quantize *q, int32_t largest)
+{
+    float x = mx_float_of_bits((uint32_t)largest);
+    return rounds_largest(q) ? (int32_t)mx_bits_of_float(mx_from_bf16(mx_to_bf16(x))) : largest;
+}
+
 static int32_t largest_of_row(const mx_quantize *q, int64_t row)
 {
-    mx_quantize_part p = part_of(q, row, 1, 0, q->columns);
-    return mx_kernels_current()->quantize->largest(&p);
+    mx_quantize_part p = part_for_largest(q, row, 1, 0, q->columns);
+    return rounded(q, mx_kernels_current()->quantize->largest(&p));
 }
 
 static float scale_of(const mx_quantize *q, int32_t largest)
@@ -88,10 +107,11 @@ static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, in
 {
     int32_t largest[COLUMNS] = {0};
     float inverse[COLUMNS];
-    mx_quantize_part p = part_of(q, row, rows, first, n);
+    mx_quantize_part p = part_for_largest(q, row, rows, first, n);
     if (!q->given)
         mx_kernels_current()->quantize->largest_each(&p, largest);
     for (int64_t j = 0; j < n; j++) {
+        largest[j] = rounded(q, largest[j]);
         if (!q->given)
             scale[first + j] = q->by == MX_BY_COLUMN_BLOCK ? scale_of_block(q, largest[j]) : scale_of(q, largest[j]);
         inverse[j] = 1.0f / scale[first + j];
@@ -99,11 +119,11 @@ static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, in
     write_codes(q, row, rows, first, n, 1, inverse);
 }
 
-/* All rows. */
+/* All rows, in long pieces: reading them twice from memory is faster than walking down a few columns. */
 static void quantize_by_column(const mx_quantize *q)
 {
-    int64_t cached = CACHED_BYTES / mx_max(1, q->rows * (int64_t)mx_dtype_bytes(q->dtype));
-    int64_t width = mx_max(LEAST_COLUMNS, mx_min(COLUMNS, cached / LEAST_COLUMNS * LEAST_COLUMNS));
+    int64_t parts = omp_in_parallel() ? 1 : omp_get_max_threads();
+    int64_t width = mx_min(COLUMNS, mx_round_up(mx_ceil_div(q->columns, parts), LINE));
 #pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
     for (int64_t j = 0; j < q->columns; j += width)
         quantize_columns(q, 0, q->rows, j, mx_min(width, q->columns - j), q->scale);
@@ -113,8 +133,8 @@ static void quantize_by_column_block(const mx_quantize *q)
 {
 #pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
     for (int64_t row = 0; row < q->rows; row += MX_BLOCK)
-        for (int64_t j = 0; j < q->columns; j += COLUMNS)
-            quantize_columns(q, row, MX_BLOCK, j, mx_min(COLUMNS, q->columns - j),
+        for (int64_t j = 0; j < q->columns; j += BLOCK_COLUMNS)
+            quantize_columns(q, row, MX_BLOCK, j, mx_min(BLOCK_COLUMNS, q->columns - j),
                              q->scale + row / MX_BLOCK * q->columns);
 }
 
@@ -125,10 +145,10 @@ static void quantize_blocks_of_row(const mx_quantize *q, int64_t row)
     for (int64_t first = 0; first < q->columns; first += CHUNK) {
         int64_t n = mx_min(CHUNK, q->columns - first);
         float *scale = q->scale + (row * q->columns + first) / MX_BLOCK;
-        mx_quantize_part p = part_of(q, row, 1, first, n);
+        mx_quantize_part p = part_for_largest(q, row, 1, first, n);
         mx_kernels_current()->quantize->largest_blocks(&p, largest);
         for (int64_t b = 0; b < n / MX_BLOCK; b++) {
-            scale[b] = scale_of_block(q, largest[b]);
+            scale[b] = scale_of_block(q, rounded(q, largest[b]));
             for (int64_t i = b * MX_BLOCK; i < (b + 1) * MX_BLOCK; i++)
                 inverse[i] = 1.0f / scale[b];
         }

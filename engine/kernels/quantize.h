@@ -26,6 +26,7 @@ typedef struct mx_quantize {
     int64_t rows, columns;
     const void *x;
     mx_dtype dtype; /* of x: f32 or bf16 */
+    bool rounded;   /* x of f32 is rounded to bf16 first */
     void *codes;
     mx_dtype code; /* mx_dtype_is_code */
     mx_quantize_by by;
@@ -46,6 +47,7 @@ void mx_quantize_run(const mx_quantize *q);
 typedef struct mx_quantize_part {
     const void *x;
     mx_dtype dtype; /* f32 or bf16 */
+    bool rounded;   /* f32 is rounded to bf16 first */
     int64_t rows, n, stride;
     const float *row, *column; /* rows and n values; NULL: 1 */
     float inverse;

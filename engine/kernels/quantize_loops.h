@@ -9,16 +9,42 @@
 
 #include <math.h>
 
-/* Value i of a row times its factors. `bf16` is a constant in each loop, and so is whether `column` is NULL. */
-MX_INLINE float factored(const void *x, bool bf16, int64_t i, float row, const float *column)
+/* What values are read as: f32, bf16, or f32 that is rounded to bf16. A constant in each loop. */
+typedef enum { AS_F32, AS_BF16, AS_ROUNDED } source;
+
+MX_INLINE source source_of(const mx_quantize_part *p)
 {
-    float value = bf16 ? mx_from_bf16(((const mx_bf16 *)x)[i]) : ((const float *)x)[i];
+    return mx_is_bf16(p->dtype) ? AS_BF16 : p->rounded ? AS_ROUNDED : AS_F32;
+}
+
+/* A loop for each source, with and without factors of columns. */
+#define SPECIALIZED(loop, p, ...)                                                                                      \
+    (source_of(p) == AS_BF16                                                                                           \
+         ? (p)->column ? loop(p, AS_BF16, (p)->column, __VA_ARGS__) : loop(p, AS_BF16, NULL, __VA_ARGS__)              \
+     : source_of(p) == AS_ROUNDED                                                                                      \
+         ? (p)->column ? loop(p, AS_ROUNDED, (p)->column, __VA_ARGS__) : loop(p, AS_ROUNDED, NULL, __VA_ARGS__)        \
+     : (p)->column ? loop(p, AS_F32, (p)->column, __VA_ARGS__)                                                         \
+                   : loop(p, AS_F32, NULL, __VA_ARGS__))
+
+/* x rounded to bf16, as mx_to_bf16 rounds, in words of 32 bits. */
+MX_INLINE float rounded_to_bf16(float x)
+{
+    uint32_t bits = mx_bits_of_float(x), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    bool is_nan = (int32_t)(bits & 0x7fffffffu) > 0x7f800000;
+    return mx_float_of_bits((is_nan ? bits | 0x400000u : rounded) & 0xffff0000u);
+}
+
+/* Value i of a row times its factors. */
+MX_INLINE float factored(const void *x, source from, int64_t i, float row, const float *column)
+{
+    float value = from == AS_BF16 ? mx_from_bf16(((const mx_bf16 *)x)[i]) : ((const float *)x)[i];
+    value = from == AS_ROUNDED ? rounded_to_bf16(value) : value;
     return column ? value * row * column[i] : value * row;
 }
 
-MX_INLINE const void *row_of(const mx_quantize_part *p, bool bf16, int64_t i)
+MX_INLINE const char *row_of(const mx_quantize_part *p, source from, int64_t i)
 {
-    return (const char *)p->x + i * p->stride * (bf16 ? 2 : 4);
+    return (const char *)p->x + i * p->stride * (from == AS_BF16 ? 2 : 4);
 }
 
 MX_INLINE float factor_of(const mx_quantize_part *p, int64_t i) { return p->row ? p->row[i] : 1.0f; }
@@ -27,70 +53,59 @@ MX_INLINE int32_t magnitude(float x) { return (int32_t)(mx_bits_of_float(x) & 0x
 
 MX_INLINE int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Below, each loop is compiled for both dtypes, with and without `column`. */
-MX_INLINE int32_t largest_of(const void *x, bool bf16, int64_t n, float row, const float *column)
+MX_INLINE void largest_of(const mx_quantize_part *p, source from, const float *column, int32_t *result)
 {
-    int32_t largest = 0;
-    for (int64_t i = 0; i < n; i++)
-        largest = larger(magnitude(factored(x, bf16, i, row, column)), largest);
-    return largest;
+    int32_t largest = *result;
+    for (int64_t i = 0; i < p->rows; i++) {
+        const void *x = row_of(p, from, i);
+        float row = factor_of(p, i);
+        for (int64_t j = 0; j < p->n; j++)
+            largest = larger(magnitude(factored(x, from, j, row, column)), largest);
+    }
+    *result = largest;
 }
 
 static int32_t find_largest(const mx_quantize_part *p)
 {
-    bool bf16 = mx_is_bf16(p->dtype);
     int32_t largest = 0;
-    for (int64_t i = 0; i < p->rows; i++) {
-        const void *x = row_of(p, bf16, i);
-        float row = factor_of(p, i);
-        int32_t own = bf16
-                          ? p->column ? largest_of(x, true, p->n, row, p->column) : largest_of(x, true, p->n, row, NULL)
-                      : p->column ? largest_of(x, false, p->n, row, p->column)
-                                  : largest_of(x, false, p->n, row, NULL);
-        largest = larger(own, largest);
-    }
+    SPECIALIZED(largest_of, p, &largest);
     return largest;
 }
 
-MX_INLINE void largest_each_of(const mx_quantize_part *p, bool bf16, const float *column, int32_t *restrict largest)
+MX_INLINE void largest_each_of(const mx_quantize_part *p, source from, const float *column, int32_t *restrict largest)
 {
     for (int64_t i = 0; i < p->rows; i++) {
-        const void *x = row_of(p, bf16, i);
+        const void *x = row_of(p, from, i);
         float row = factor_of(p, i);
         for (int64_t j = 0; j < p->n; j++)
-            largest[j] = larger(magnitude(factored(x, bf16, j, row, column)), largest[j]);
+            largest[j] = larger(magnitude(factored(x, from, j, row, column)), largest[j]);
     }
 }
 
-static void find_largest_each(const mx_quantize_part *p, int32_t *largest)
+static void find_largest_each(const mx_quantize_part *p, int32_t *largest) { SPECIALIZED(largest_each_of, p, largest); }
+
+MX_INLINE void largest_blocks_of(const mx_quantize_part *p, source from, const float *column, int32_t *largest)
 {
-    if (mx_is_bf16(p->dtype))
-        p->column ? largest_each_of(p, true, p->column, largest) : largest_each_of(p, true, NULL, largest);
-    else
-        p->column ? largest_each_of(p, false, p->column, largest) : largest_each_of(p, false, NULL, largest);
+    for (int64_t i = 0; i < p->n; i += MX_BLOCK) {
+        int32_t most = 0;
+        for (int64_t j = i; j < i + MX_BLOCK; j++)
+            most = larger(magnitude(factored(p->x, from, j, 1, column)), most);
+        largest[i / MX_BLOCK] = most;
+    }
 }
 
 static void find_largest_blocks(const mx_quantize_part *p, int32_t *largest)
 {
-    bool bf16 = mx_is_bf16(p->dtype);
-    for (int64_t i = 0; i < p->n; i += MX_BLOCK)
-        largest[i / MX_BLOCK] = bf16 ? largest_of((const mx_bf16 *)p->x + i, true, MX_BLOCK, 1, NULL)
-                                     : largest_of((const float *)p->x + i, false, MX_BLOCK, 1, NULL);
+    SPECIALIZED(largest_blocks_of, p, largest);
 }
 
-MX_INLINE void multiply_of(const mx_quantize_part *p, bool bf16, const float *column, float *values)
+MX_INLINE void multiply_of(const mx_quantize_part *p, source from, const float *column, float *values)
 {
     for (int64_t i = 0; i < p->n; i++)
-        values[i] = factored(p->x, bf16, i, factor_of(p, 0), column) * p->inverse;
+        values[i] = factored(p->x, from, i, factor_of(p, 0), column) * p->inverse;
 }
 
-static void multiply(const mx_quantize_part *p, float *values)
-{
-    if (mx_is_bf16(p->dtype))
-        p->column ? multiply_of(p, true, p->column, values) : multiply_of(p, true, NULL, values);
-    else
-        p->column ? multiply_of(p, false, p->column, values) : multiply_of(p, false, NULL, values);
-}
+static void multiply(const mx_quantize_part *p, float *values) { SPECIALIZED(multiply_of, p, values); }
 
 /* The distance of neighbours around x in a format is 2^(exponent - mantissa), and not below that of denormals. */
 static void scatter(float *values, int64_t n, mx_dtype code, uint64_t seed, int64_t number)
@@ -106,18 +121,20 @@ static void scatter(float *values, int64_t n, mx_dtype code, uint64_t seed, int6
     }
 }
 
-/* mx_to_code (core/float8.h) of x within the range of the format, in the fewest steps that are the same for all x. */
+/* mx_to_code (core/float8.h) of x within the range of the format, in the fewest steps that are the same for all x. The
+ * distance of neighbours around x follows from its power of two, at least that of the smallest normal number. A float
+ * whose last bit is that distance rounds x when it is added. Its last bits then count from the power's first code. */
 MX_INLINE int32_t nearest_float8(float x, mx_dtype code)
 {
-    int32_t bits = (int32_t)mx_bits_of_float(x), size = bits & 0x7fffffff, sign = 0x80;
+    int32_t bits = (int32_t)mx_bits_of_float(x), size = bits & 0x7fffffff, most, least, sign = 0x80;
     int32_t mantissa = mx_dtypes[code].mantissa_bits, cut = 23 - mantissa, lift = 127 - mx_dtypes[code].exponent_bias;
-    int32_t ruler = (lift + 1 + cut) << 23; /* a float whose last bit is the format's smallest number */
-    int32_t most = (int32_t)mx_bits_of_float(mx_dtypes[code].bound);
-    int32_t near = size < most ? size : most;
-    int32_t normal = ((near + (1 << (cut - 1)) - 1 + (near >> cut & 1)) >> cut) - (lift << mantissa);
-    int32_t denormal =
-        (int32_t)mx_bits_of_float(mx_float_of_bits((uint32_t)near) + mx_float_of_bits((uint32_t)ruler)) - ruler;
-    int32_t result = near < (lift + 1) << 23 ? denormal : normal;
+    most = (int32_t)mx_bits_of_float(mx_dtypes[code].bound);
+    least = (lift + 1) << 23;
+    int32_t near = size < most ? size : most, power = near & 0x7f800000;
+    power = power > least ? power : least;
+    float ruler = mx_float_of_bits((uint32_t)(power + (cut << 23)));
+    int32_t sum = (int32_t)mx_bits_of_float(mx_float_of_bits((uint32_t)near) + ruler);
+    int32_t result = (sum + (power >> cut) - (least >> cut)) & 0x7f;
     bool fnuz = code == MX_E4M3FNUZ || code == MX_E5M2FNUZ; /* neither -0 nor a NaN with a sign */
     if (fnuz)
         sign = result ? sign : 0;
@@ -134,26 +151,23 @@ MX_INLINE uint8_t nearest(float x, mx_dtype code)
     return (uint8_t)(int32_t)rintf(x == x ? limited : 0.0f);
 }
 
-MX_INLINE void nearest_of_row(const void *x, bool bf16, int64_t n, float row, const float *column, float inverse,
+MX_INLINE void nearest_of_row(const void *x, source from, int64_t n, float row, const float *column, float inverse,
                               mx_dtype code, uint8_t *restrict codes)
 {
     for (int64_t i = 0; i < n; i++)
-        codes[i] = nearest(factored(x, bf16, i, row, column) * inverse, code);
+        codes[i] = nearest(factored(x, from, i, row, column) * inverse, code);
 }
 
-MX_INLINE void nearest_of(const mx_quantize_part *p, bool bf16, const float *column, mx_dtype code, uint8_t *codes)
+MX_INLINE void nearest_of(const mx_quantize_part *p, source from, const float *column, mx_dtype code, uint8_t *codes)
 {
     for (int64_t i = 0; i < p->rows; i++)
-        nearest_of_row(row_of(p, bf16, i), bf16, p->n, factor_of(p, i), column, p->inverse, code,
+        nearest_of_row(row_of(p, from, i), from, p->n, factor_of(p, i), column, p->inverse, code,
                        codes + i * p->stride);
 }
 
 MX_INLINE void to_codes(const mx_quantize_part *p, mx_dtype code, uint8_t *codes)
 {
-    if (mx_is_bf16(p->dtype))
-        p->column ? nearest_of(p, true, p->column, code, codes) : nearest_of(p, true, NULL, code, codes);
-    else
-        p->column ? nearest_of(p, false, p->column, code, codes) : nearest_of(p, false, NULL, code, codes);
+    SPECIALIZED(nearest_of, p, code, codes);
 }
 
 static void round_to_codes(const mx_quantize_part *p, mx_dtype code, uint8_t *codes)
@@ -168,69 +182,6 @@ static void round_to_codes(const mx_quantize_part *p, mx_dtype code, uint8_t *co
         to_codes(p, MX_E4M3FNUZ, codes);
     else
         to_codes(p, MX_E5M2FNUZ, codes);
-}
-
-/* An 8-bit float as bf16, in integers of 16 bits. As a denormal has fewer bits of mantissa than a number, there is a
- * formula for each place of its highest bit; the least of them is right. */
-MX_INLINE mx_bf16 bf16_of_float8(uint16_t code, mx_dtype dtype)
-{
-    int mantissa = mx_dtypes[dtype].mantissa_bits, lift = 127 - mx_dtypes[dtype].exponent_bias;
-    uint16_t rest = code & 0x7f, sign = (uint16_t)(code << 8) & 0x8000, bits = 0x7fff;
-    for (int i = 0; i <= mantissa; i++) {
-        uint16_t other = (uint16_t)((rest << (7 - mantissa + i)) + ((lift - i) << 7));
-        bits = other < bits ? other : bits;
-    }
-    bits = rest ? bits : 0;
-    if (dtype == MX_E4M3)
-        bits = rest == 0x7f ? 0x7fc0 : bits;
-    else if (dtype == MX_E5M2)
-        bits = rest > 0x7c ? 0x7fc0 : rest == 0x7c ? 0x7f80 : bits;
-    else
-        bits = code == 0x80 ? 0x7fc0 : bits;
-    return bits | sign;
-}
-
-MX_INLINE mx_bf16 bf16_of_code(uint8_t code, mx_dtype dtype)
-{
-    if (dtype == MX_I8)
-        return (mx_bf16)(mx_bits_of_float((float)(int8_t)code) >> 16);
-    return bf16_of_float8(code, dtype);
-}
-
-/* `dtype` is a constant in each loop, and so is `n` for a vector of 512 bits. */
-MX_INLINE void widen_run(int n, const uint8_t *restrict codes, mx_dtype dtype, mx_bf16 *restrict values)
-{
-    for (int i = 0; i < n; i++)
-        values[i] = bf16_of_code(codes[i], dtype);
-}
-
-/* Runs of 32 codes, of which the last may overlap another. */
-MX_INLINE void widen_dtype(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride, mx_dtype dtype,
-                           mx_bf16 *values)
-{
-    enum { RUN = 32 };
-    for (int64_t i = 0; i < rows; i++, codes += stride, values += n) {
-        for (int64_t j = 0; j + RUN <= n; j += RUN)
-            widen_run(RUN, codes + j, dtype, values + j);
-        if (n < RUN)
-            widen_run((int)n, codes, dtype, values);
-        else if (n % RUN)
-            widen_run(RUN, codes + n - RUN, dtype, values + n - RUN);
-    }
-}
-
-static void widen(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride, mx_dtype code, mx_bf16 *values)
-{
-    if (code == MX_I8)
-        widen_dtype(rows, n, codes, stride, MX_I8, values);
-    else if (code == MX_E4M3)
-        widen_dtype(rows, n, codes, stride, MX_E4M3, values);
-    else if (code == MX_E5M2)
-        widen_dtype(rows, n, codes, stride, MX_E5M2, values);
-    else if (code == MX_E4M3FNUZ)
-        widen_dtype(rows, n, codes, stride, MX_E4M3FNUZ, values);
-    else
-        widen_dtype(rows, n, codes, stride, MX_E5M2FNUZ, values);
 }
 
 static void scale_by_blocks(mx_bf16 *values, int64_t n, const float *scale, int run)

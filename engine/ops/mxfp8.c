@@ -38,7 +38,7 @@ static mx_cost cost(const mx_call *call)
 
 static mx_status quantize(mx_tensor *x, int by, mx_tensor *codes[2])
 {
-    mx_quantize_attr attr = {.dtype = MX_E4M3, .by = by, .stochastic = -1};
+    mx_quantize_attr attr = {.dtype = MX_E4M3, .by = by, .stochastic = -1, .cast = MX_BF16};
     mx_tensor *in[] = {x};
     return mx_apply(&mx_op_quantize, in, 1, MX_ATTRS(attr), codes);
 }
@@ -119,7 +119,7 @@ const mx_op mx_op_mxfp8_matmul = {
     .doc =
         "x (..., k) times w (k, n), plus bias (n) -> (..., n) bf16, in MXFP8: codes in e4m3, and 32 neighbours along "
         "the dimension that is summed share a scale, a power of two. So do both products of backward, which quantize "
-        "x, w and dy along their own sums",
+        "x, w and dy along their own sums. All are rounded to bf16 first",
     .inputs = (const char *const[]){"x", "w", "bias?", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -85,6 +85,9 @@ static mx_status infer(mx_call *call)
     if (attr->stochastic < -1 || attr->stochastic > INT32_MAX)
         return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
                             (long long)attr->stochastic);
+    if (attr->cast != -1 && attr->cast != MX_BF16)
+        return mx_bad_value(call, "cast = \"%s\"; expected \"bf16\", to which x is rounded first",
+                            mx_dtype_name((mx_dtype)attr->cast));
     mx_shape scale;
     MX_TRY(scale_shape(call, &scale));
     MX_TRY(mx_out(call, 0, (mx_dtype)attr->dtype, &x->shape));
@@ -103,6 +106,7 @@ static mx_status host(mx_call *call)
                      .columns = mx_row_width(x),
                      .x = mx_data(x),
                      .dtype = x->dtype,
+                     .rounded = attr->cast == MX_BF16 && x->dtype == MX_F32,
                      .codes = mx_data(call->out[0]),
                      .code = call->out[0]->dtype,
                      .by = (mx_quantize_by)attr->by,
@@ -136,10 +140,11 @@ static const mx_attr attrs[] = {
      "dtype of the codes: i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz"},
     {"by", MX_ATTR_ENUM, offsetof(mx_quantize_attr, by), MX_BY_ROW, bys,
      "what has a scale of its own: a row (the last dimension), a column (all others), the tensor, or 32 neighbours of "
-     "a "
-     "row or of a column"},
+     "a row or of a column"},
     {"stochastic", MX_ATTR_INT, offsetof(mx_quantize_attr, stochastic), -1, NULL,
      "the key of stochastic rounding; -1: to nearest, ties to even"},
+    {"cast", MX_ATTR_DTYPE, offsetof(mx_quantize_attr, cast), -1, NULL,
+     "bf16: x is rounded to it first, in the same pass over x; default: x as it is"},
     {0},
 };
 

@@ -9,6 +9,7 @@ typedef struct mx_quantize_attr {
     int dtype;          /* of the codes */
     int by;             /* mx_quantize_by */
     int64_t stochastic; /* the key of stochastic rounding; -1: to nearest */
+    int cast;           /* MX_BF16: to which x is rounded first; -1: x as it is */
 } mx_quantize_attr;
 
 enum { MX_QUANTIZE_X, MX_QUANTIZE_SCALE, MX_QUANTIZE_ROW_FACTOR, MX_QUANTIZE_COLUMN_FACTOR, MX_QUANTIZE_LARGEST };

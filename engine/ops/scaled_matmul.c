@@ -169,7 +169,8 @@ static mx_status quantize_dy(const mx_vjp *v, int by, mx_tensor *row_factor, mx_
 {
     const mx_call *call = v->call;
     const mx_scaled_attr *attr = mx_call_attr(call);
-    mx_quantize_attr q = {.dtype = attr->grad >= 0 ? attr->grad : (int)call->in[B]->dtype, .by = by, .stochastic = -1};
+    mx_quantize_attr q = {
+        .dtype = attr->grad >= 0 ? attr->grad : (int)call->in[B]->dtype, .by = by, .stochastic = -1, .cast = -1};
     mx_tensor *in[] = {v->out_grad[0], (mx_tensor *)input(call, GRAD_SCALE), row_factor, column_factor,
                        (mx_tensor *)input(call, GRAD_LARGEST)};
     return mx_apply(&mx_op_quantize, in, 5, MX_ATTRS(q), codes);

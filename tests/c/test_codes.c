@@ -69,11 +69,13 @@ typedef struct result {
     float scale[1100], largest;
 } result;
 
-static void quantize(const void *x, mx_dtype dtype, mx_dtype code, int form, const float *factors, result *r)
+static void quantize(const void *x, mx_dtype dtype, bool round, mx_dtype code, int form, const float *factors,
+                     result *r)
 {
     memset(r, 0, sizeof *r);
     r->scale[0] = 0.01f;
     mx_quantize q = {.rows = 37, .columns = 1100, .x = x, .dtype = dtype, .codes = r->codes, .code = code};
+    q.rounded = round;
     q.scale = r->scale;
     q.by = (mx_quantize_by)(form < 6 ? form % 3 : form - 3);
     if (form >= 6) { /* blocks */
@@ -91,7 +93,8 @@ static void quantize(const void *x, mx_dtype dtype, mx_dtype code, int form, con
     mx_quantize_run(&q);
 }
 
-/* Scales and codes of any form have the bits of the portable path, and in doubles, scale x code is near. */
+/* Scales and codes of any form have the bits of the portable path, and those of f32 that is rounded have the bits of
+ * bf16. */
 static void test_paths_agree(mx_dtype code)
 {
     static float x[37 * 1100], factors[1100];
@@ -104,14 +107,21 @@ static void test_paths_agree(mx_dtype code)
     for (int i = 0; i < 1100; i++)
         factors[i] = 0.5f + (float)random_bits() * 0x1p-31f;
     mx_isa isa = mx_isa_current();
+    static const char *const names[] = {"f32", "bf16", "rounded f32"};
+    static result of_bf16;
     for (int form = 0; form < (code == MX_I8 ? 6 : 8); form++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            quantize(bf16 ? (void *)narrow : (void *)x, bf16 ? MX_BF16 : MX_F32, code, form, factors, &fast);
+        for (int from = 0; from < 3; from++) {
+            const void *values = from == 1 ? (void *)narrow : (void *)x;
+            mx_dtype dtype = from == 1 ? MX_BF16 : MX_F32;
+            quantize(values, dtype, from == 2, code, form, factors, &fast);
             (void)mx_isa_use("portable");
-            quantize(bf16 ? (void *)narrow : (void *)x, bf16 ? MX_BF16 : MX_F32, code, form, factors, &plain);
+            quantize(values, dtype, from == 2, code, form, factors, &plain);
             (void)mx_isa_use(mx_isa_name(isa));
             CHECK(memcmp(&fast, &plain, sizeof fast) == 0, "%s: %s, form %d, %s: other bits than on the portable path",
-                  mx_isa_name(isa), mx_dtype_name(code), form, bf16 ? "bf16" : "f32");
+                  mx_isa_name(isa), mx_dtype_name(code), form, names[from]);
+            of_bf16 = from == 1 ? fast : of_bf16;
+            CHECK(from < 2 || memcmp(&fast, &of_bf16, sizeof fast) == 0,
+                  "%s: %s, form %d: rounded f32 has other bits than bf16", mx_isa_name(isa), mx_dtype_name(code), form);
         }
 }
 

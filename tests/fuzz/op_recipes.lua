@@ -29,7 +29,10 @@ local function quantized()
     for _, factor in ipairs(factors) do
         factor.wants_grad = false
     end
-    return inputs, { dtype = pick(CODES), by = pick { "row", "column", "tensor" }, stochastic = pick { -1, 7 } }
+    return inputs, {
+        dtype = pick(CODES), by = pick { "row", "column", "tensor" }, stochastic = pick { -1, 7 },
+        cast = pick { "bf16", false } or nil,
+    }
 end
 
 local function scaled()

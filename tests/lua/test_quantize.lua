@@ -45,6 +45,26 @@ function TestQuantize.test_tensor()
     lu.assertEquals(codes:to("f32"):totable(), { 240, -240, 0 })
 end
 
+-- Casting first gives the codes, scales and gradients of x:to("bf16").
+function TestQuantize.test_cast()
+    local x = get("x")
+    for _, by in ipairs { "row", "column", "tensor" } do
+        local notes, codes, scales, grads = { mx.zeros(1), mx.zeros(1) }, {}, {}, {}
+        for i, options in ipairs { { dtype = "e4m3", by = by }, { dtype = "e4m3", by = by, cast = "bf16" } } do
+            local leaf = x:clone():requires_grad()
+            local q, s = mx.quantize(i == 1 and leaf:to("bf16") or leaf, nil, nil, nil, notes[i], options)
+            local w = mx.quantize(mx.randn { shape = { 40, 3 }, seed = 1 }, { dtype = "i8", by = "tensor" })
+            mx.backward(mx.sum(mx.scaled_matmul(q, w, by ~= "column" and s or nil)))
+            codes[i], scales[i], grads[i] = q:detach():to("f32"):totable(), s:totable(), leaf:grad():totable()
+        end
+        lu.assertEquals(codes[2], codes[1])
+        lu.assertEquals(scales[2], scales[1])
+        lu.assertEquals(grads[2], grads[1])
+        lu.assertEquals(notes[2]:item(), notes[1]:item())
+    end
+    lu.assertErrorMsgContains('cast = "f32"; expected "bf16"', mx.quantize, x, { dtype = "i8", cast = "f32" })
+end
+
 -- A NaN is seen in the results of its row alone.
 function TestQuantize.test_nan()
     local x, w = mx.tensor { { 1, 0 / 0 }, { 1, 2 } }, mx.quantize(mx.ones(2, 1), { dtype = "i8", by = "column" })

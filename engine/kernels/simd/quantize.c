@@ -1,6 +1,130 @@
+/* Codes become bf16 by shifts and tables of 16 bytes, 64 codes at a time (AVX2: 32). */
 #include "kernels/context.h"
 
 #include "kernels/quantize_loops.h"
 #include "kernels/simd/simd.h"
+
+enum { RUN = 4 * VL }; /* codes in a vector */
+
+typedef int8_t bytes __attribute__((vector_size(RUN)));
+typedef uint16_t words __attribute__((vector_size(RUN)));
+
+MX_INLINE bytes all_bytes(int x) { return (bytes){0} + (int8_t)x; }
+
+#if MX_SIMD_512
+typedef __m512i whole;
+static inline bytes look_up(__m128i table, bytes i)
+{
+    return (bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), (whole)i);
+}
+static inline words join_low(bytes low, bytes high) { return (words)_mm512_unpacklo_epi8((whole)low, (whole)high); }
+static inline words join_high(bytes low, bytes high) { return (words)_mm512_unpackhi_epi8((whole)low, (whole)high); }
+/* The first n (at most RUN) in the order from which join_low makes words of the first half, join_high of the others. */
+static inline bytes load(const uint8_t *codes, int64_t n)
+{
+    __m512i x = _mm512_maskz_loadu_epi8(~(__mmask64)0 >> (RUN - n), codes);
+    return (bytes)_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x);
+}
+/* The first n (at most RUN) of two halves. */
+static inline void store(mx_bf16 *values, words low, words high, int64_t n)
+{
+    __mmask64 mask = ~(__mmask64)0 >> (RUN - n);
+    _mm512_mask_storeu_epi16(values, (__mmask32)mask, (whole)low);
+    _mm512_mask_storeu_epi16(values + RUN / 2, (__mmask32)(mask >> RUN / 2), (whole)high);
+}
+#else
+typedef __m256i whole;
+static inline bytes look_up(__m128i table, bytes i)
+{
+    return (bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (whole)i);
+}
+static inline words join_low(bytes low, bytes high) { return (words)_mm256_unpacklo_epi8((whole)low, (whole)high); }
+static inline words join_high(bytes low, bytes high) { return (words)_mm256_unpackhi_epi8((whole)low, (whole)high); }
+static inline bytes load(const uint8_t *codes, int64_t n)
+{
+    bytes x = {0};
+    memcpy(&x, codes, (size_t)n);
+    return (bytes)_mm256_permute4x64_epi64((whole)x, _MM_SHUFFLE(3, 1, 2, 0));
+}
+static inline void store(mx_bf16 *values, words low, words high, int64_t n)
+{
+    memcpy(values, &low, 2 * (size_t)mx_min(n, RUN / 2));
+    memcpy(values + RUN / 2, &high, 2 * (size_t)mx_max(n - RUN / 2, 0));
+}
+#endif
+
+/* The halves of the bf16 of 16 codes in turn: the first of all, which are denormal, or the last before the sign bit,
+ * which are special. */
+typedef struct halves {
+    __m128i low, high;
+} halves;
+
+MX_INLINE halves halves_from(int first, mx_dtype dtype)
+{
+    uint8_t low[16], high[16];
+    for (int i = 0; i < 16; i++) {
+        mx_bf16 value = mx_to_bf16(mx_from_code((uint8_t)(first + i), dtype));
+        low[i] = (uint8_t)value;
+        high[i] = (uint8_t)(value >> 8);
+    }
+    return (halves){_mm_loadu_si128((const __m128i *)low), _mm_loadu_si128((const __m128i *)high)};
+}
+
+MX_INLINE bytes choose(bytes mask, bytes yes, bytes no) { return (mask & yes) | (~mask & no); }
+
+/* A normal number is its code shifted to the place of bf16's exponent, which starts from another bias: what that adds
+ * is a half in the low byte where the difference of the biases is odd. */
+MX_INLINE void widen_run(int64_t n, const uint8_t *codes, mx_dtype dtype, halves least, halves most, mx_bf16 *values)
+{
+    int mantissa = mx_dtypes[dtype].mantissa_bits, lift = 127 - mx_dtypes[dtype].exponent_bias;
+    bool fnuz = dtype == MX_E4M3FNUZ || dtype == MX_E5M2FNUZ;
+    bytes code = load(codes, n), size = code & all_bytes(0x7f), carried = size + all_bytes(lift % 2 << mantissa);
+    bytes high = (bytes)((words)carried >> (1 + mantissa)) & all_bytes(0xff >> (1 + mantissa));
+    bytes low = (bytes)((words)size << (7 - mantissa)) & all_bytes(0xff << (7 - mantissa));
+    high += all_bytes(lift / 2);
+    low ^= all_bytes(lift % 2 << 7);
+    bytes small = size < all_bytes(1 << mantissa), large = size >= all_bytes(0x70);
+    high = choose(small, look_up(least.high, size), high);
+    low = choose(small, look_up(least.low, size), low);
+    if (!fnuz) {
+        high = choose(large, look_up(most.high, size), high);
+        low = choose(large, look_up(most.low, size), low);
+    }
+    high |= code & all_bytes(0x80);
+    if (fnuz) { /* the only NaN */
+        bytes nan = code == all_bytes(0x80);
+        high |= nan;
+        low |= nan & all_bytes(0xc0);
+    }
+    store(values, join_low(low, high), join_high(low, high), n);
+}
+
+MX_INLINE void widen_float8(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride, mx_dtype dtype,
+                            mx_bf16 *values)
+{
+    halves least = halves_from(0, dtype), most = halves_from(0x70, dtype);
+    for (int64_t i = 0; i < rows; i++, codes += stride, values += n) {
+        int64_t j = 0;
+        for (; j + RUN <= n; j += RUN)
+            widen_run(RUN, codes + j, dtype, least, most, values + j);
+        if (j < n)
+            widen_run(n - j, codes + j, dtype, least, most, values + j);
+    }
+}
+
+static void widen(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride, mx_dtype code, mx_bf16 *values)
+{
+    if (code == MX_E4M3)
+        widen_float8(rows, n, codes, stride, MX_E4M3, values);
+    else if (code == MX_E5M2)
+        widen_float8(rows, n, codes, stride, MX_E5M2, values);
+    else if (code == MX_E4M3FNUZ)
+        widen_float8(rows, n, codes, stride, MX_E4M3FNUZ, values);
+    else if (code == MX_E5M2FNUZ)
+        widen_float8(rows, n, codes, stride, MX_E5M2FNUZ, values);
+    for (int64_t i = 0; code == MX_I8 && i < rows; i++)
+        for (int64_t j = 0; j < n; j++)
+            values[i * n + j] = (mx_bf16)(mx_bits_of_float((float)(int8_t)codes[i * stride + j]) >> 16);
+}
 
 const mx_quantize_paths MX_SIMD_NAME(mx_quantize) = QUANTIZE_LOOPS;

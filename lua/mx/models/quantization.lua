@@ -118,23 +118,26 @@ local function delayed(self, i, name, kind, trains)
 end
 
 -- A fixed scale: of an input one, of a weight the same for each column, by which backward quantizes its gradient.
-local function fixed(self, kind, x)
+local function fixed(self, kind, x, dtype)
     local range = self.ranges[kind == WEIGHT and "weight" or "input"]
     if not range then
         return x, nil
     end
-    return mx.clamp(x, { min = -range, max = range }), mx.full({ kind == WEIGHT and x:size(#x:size()) or 1 },
+    return mx.clamp(x:to(dtype), { min = -range, max = range }), mx.full({ kind == WEIGHT and x:size(#x:size()) or 1 },
         { value = range / mx.dtypes[self.recipe.codes].bound })
 end
 
-local function quantize(self, i, name, kind, x, trains)
+-- `dtype`: that of the model, to which weights are rounded first.
+local function quantize(self, i, name, kind, x, trains, dtype)
     local scale, note = delayed(self, i, name, kind, trains)
     local by = self.recipe.by_tensor and "tensor" or kind == WEIGHT and "column" or "row"
     if not self.recipe.delayed then
-        x, scale = fixed(self, kind, x)
+        x, scale = fixed(self, kind, x, dtype)
         by = scale and kind == INPUT and "tensor" or by
     end
-    local codes, own = mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
+    local codes, own = mx.quantize(x, scale, nil, nil, note, {
+        dtype = self.recipe.codes, by = by, cast = dtype == "bf16" and "bf16" or nil,
+    })
     codes = mx.name(codes, "codes")
     if quantization.watch then
         quantization.watch(kind == WEIGHT and "weight" or "input", x, codes)
@@ -185,8 +188,9 @@ local function codes_of_weight(self, model, i, name, x, gather, trains)
         axes[#axes + 1] = axis
     end
     if self.recipe.delayed or #axes == 0 or self.ranges.weight then
-        return quantize(self, i, name, WEIGHT, x, trains)
+        return quantize(self, i, name, WEIGHT, x, trains, model.shape.dtype)
     end
+    x = x:to(model.shape.dtype)
     local codes, scale = mx.quantize(x, scale_of_all(self, x, axes), {
         dtype = self.recipe.codes, by = self.recipe.by_tensor and "tensor" or "column",
     })
@@ -204,8 +208,7 @@ local function part_of(self, model, i, short, trains)
     local part = self.ahead[name]
     if not part then
         local codes, scale = mx.scope(function() -- which releases the weight in bf16
-            return codes_of_weight(self, model, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather,
-                trains)
+            return codes_of_weight(self, model, i, PRODUCT[short], model.params[name], gather, trains)
         end)
         part = { codes = codes, scale = scale }
     end
@@ -277,20 +280,17 @@ local function biases_of_rows(x, bias, counts, dtype)
     return mx.grouped_matmul(mx.ones({ x:size(1), 1 }, dtype), bias:view(bias:size(1), 1, bias:size(2)), counts)
 end
 
--- Products in MXFP8. What they read follows from values that other gradients read, as codes do, but for attention's
--- result, so it is computed again (remat.lua).
+-- Products in MXFP8. The inputs that they read follow from values that other gradients read, as codes do, but for
+-- attention's result, so they are computed again (remat.lua).
 local function products_of_blocks(weights, h, run)
     local trains = run ~= nil and run.pass ~= nil
-    local function again(t)
-        return trains and not t:name() and mx.name(t, "codes") or t
-    end
     return function(name, bias)
-        local w = again(weights[name .. ".weight"]:to("bf16"))
-        local x = name == "out" and h or again(h)
+        local w = weights[name .. ".weight"]
+        local x = trains and name ~= "out" and not h:name() and mx.name(h, "codes") or h
         if quantization.watch and trains then
             for kind, t in pairs { input = x, weight = w } do
                 local by = kind == "input" and "row_block" or "column_block"
-                quantization.watch(kind, t, (mx.quantize(t:detach(), { dtype = "e4m3", by = by })))
+                quantization.watch(kind, t, (mx.quantize(t:detach(), { dtype = "e4m3", by = by, cast = "bf16" })))
             end
         end
         return mx.mxfp8_matmul(x, w, bias)
@@ -326,7 +326,7 @@ function quantization.products(model, i, weights, h, run, counts)
     local kept, x, scale_x = kept_codes(i, run), nil, nil
     return function(name, bias)
         if not x then
-            x, scale_x = quantize(self, i, name, INPUT, h, trains)
+            x, scale_x = quantize(self, i, name, INPUT, h, trains, dtype)
         end
         local weight = weights[name .. ".weight"]
         local w, scale_w
@@ -334,7 +334,7 @@ function quantization.products(model, i, weights, h, run, counts)
         if type(weight) == "table" then
             w, scale_w = weight.codes, weight.scale
         else
-            w, scale_w = codes_of_weight(self, model, i, name, weight:to(dtype), nil, trains)
+            w, scale_w = codes_of_weight(self, model, i, name, weight, nil, trains)
         end
         local transposed = type(weight) == "table" and weight.transposed
         if kept and not kept[name] then -- with few rows, products read transposed codes of i8 in place

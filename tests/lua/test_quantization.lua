@@ -284,6 +284,7 @@ function TestRecipes.test_what_is_refused()
     end
     refused("quantization: expected one of", "int4")
     refused("mixed precision of int8 and int4", "intmp")
+    refused("te_mxfp8 has scales of blocks too", "te_nvfp4")
     refused("dtype", "int8", "dtype=float32")
     refused("te_mxfp8 is not simulated", "te_mxfp8", "hardware=v5e-1")
     lu.assertErrorMsgContains("in training all sizes, must be multiples of 32", step,

@@ -2,7 +2,6 @@
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/pointwise.h"
-#include "ops/terms.h"
 
 /* The number at stack index `number`, the other operand being the tensor at `tensor`: an integer dtype must be able to
  * hold it. */
@@ -66,15 +65,17 @@ static int tensor_mul(lua_State *L)
     return binary(L, &mx_op_mul);
 }
 
-/* Converts the operand that is a number to a tensor of the other operand's dtype. */
+/* Converts the operand that is a number to a tensor of the other operand's dtype, or of f32 where that is bf16 and the
+ * result has the other's dtype. */
 static void number_to_tensor(lua_State *L, const char *op)
 {
     int number = lua_isnumber(L, 1) ? 1 : lua_isnumber(L, 2) ? 2 : 0;
     if (!number)
         return;
     mx_tensor *t = NULL;
+    mx_dtype dtype = mxl_check_tensor(L, 3 - number)->dtype;
     operand(L, op, 3 - number, number);
-    mxl_try(L, mx_tensor_new(mxl_check_tensor(L, 3 - number)->dtype, &(mx_shape){0}, &t));
+    mxl_try(L, mx_tensor_new(number == 2 && mx_dtype_computes(dtype) ? MX_F32 : dtype, &(mx_shape){0}, &t));
     mxl_set_element(L, t, 0, number);
     mxl_push_tensor(L, t);
     lua_replace(L, number);
@@ -102,37 +103,10 @@ static int tensor_idiv(lua_State *L)
     return binary(L, &mx_op_idiv);
 }
 
-/* a - (a // b) b. Of a negative quotient the next one is multiplied, whose product stays within the dtype, and b added;
- * where b is -1 the quotient may saturate, and the result is 0. */
-static mx_status remainder_of(mx_tensor *a, mx_tensor *b, mx_tensor **y)
-{
-    mx_terms s = {.n = 0};
-    mx_tensor *q = mx_term_two(&s, &mx_op_idiv, a, b), *r;
-    if (mx_dtypes[b->dtype].lowest == 0) {
-        r = mx_term_sub(&s, a, mx_term_mul(&s, q, b));
-    } else {
-        mx_tensor *next = mx_term_indicator(&s, &mx_op_lt, q, 0);
-        r = mx_term_sub(&s, a, mx_term_mul(&s, mx_term_add(&s, q, next), b));
-        r = mx_term_add(&s, r, mx_term_mul(&s, next, b));
-        r = mx_term_mul(&s, r, mx_term_indicator(&s, &mx_op_ne, b, -1));
-    }
-    *y = r ? mx_retain(r) : NULL;
-    mx_status status = s.status;
-    mx_terms_release(&s);
-    return status;
-}
-
 static int tensor_mod(lua_State *L)
 {
-    mx_tensor *y = NULL;
-    const mx_tensor *t = mxl_check_tensor(L, lua_isnumber(L, 1) ? 2 : 1);
-    if (!mx_dtype_is_integer(t->dtype))
-        mxl_try(L, mx_fail(MX_ERR_DTYPE, "%% is for integers; the remainder of floats is a - b * mx.floor(a / b): %s",
-                           mx_tensor_text(t)));
     number_to_tensor(L, "remainder");
-    mxl_try(L, remainder_of(mxl_check_tensor(L, 1), mxl_check_tensor(L, 2), &y));
-    mxl_push_tensor(L, y);
-    return 1;
+    return binary(L, &mx_op_remainder);
 }
 
 static int tensor_unm(lua_State *L) { return affine(L, 1, -1, 0); }

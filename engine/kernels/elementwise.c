@@ -14,7 +14,8 @@ bool mx_should_stream(int64_t bytes) { return bytes > (4 << 20) || bytes > mx_cp
 
 bool mx_unary_reads_output(mx_unary op)
 {
-    return op == MX_EXP || op == MX_SQRT || op == MX_RSQRT || op == MX_TANH || op == MX_SIGMOID || op == MX_RELU;
+    return op == MX_EXP || op == MX_SQRT || op == MX_RSQRT || op == MX_TANH || op == MX_SIGMOID || op == MX_RELU ||
+           op == MX_TAN;
 }
 
 static mx_array at(mx_array v, int64_t i)

@@ -49,6 +49,12 @@ typedef enum mx_unary {
     MX_LEAKY_RELU, /* p0 x below 0 */
     MX_ELU,        /* p0 (e^x - 1) below 0 */
     MX_CLAMP,      /* between p0 and p1 */
+    MX_TAN,
+    MX_ASIN,
+    MX_ACOS,
+    MX_ATAN,
+    MX_SINH,
+    MX_COSH,
     MX_UNARIES
 } mx_unary;
 
@@ -116,6 +122,8 @@ typedef enum mx_binary {
     MX_POWER,
     MX_ADD_SCALED, /* a + p b */
     MX_LERP,       /* a + p (b - a) */
+    MX_ATAN2,      /* the angle of the point (b, a) */
+    MX_REMAINDER,  /* of a / b rounded down, so with the sign of b; integers, too */
     /* Losses of a prediction a and a target b. */
     MX_SQUARED, /* (a - b)^2 */
     MX_ABSOLUTE,
@@ -139,9 +147,8 @@ typedef struct mx_pair {
 } mx_pair;
 
 /* y = a op b. Floats, or all three of one integer dtype: these saturate. Where y is a float, a or b may be an integer,
- * which is converted first. MX_DIV is for floats; MX_IDIV
- * is for integers, rounds down, and b has no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN.
- */
+ * which is converted first. MX_DIV and MX_ATAN2 are for floats; MX_IDIV is for integers and rounds down. Integers that
+ * divide have no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN. */
 int64_t mx_find_zero(mx_array x, int64_t n);     /* the first zero of an array of integers, or -1 */
 int64_t mx_find_negative(mx_array x, int64_t n); /* the first value below 0 of an array of integers, or -1 */
 void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);

@@ -66,6 +66,18 @@ double mx_f64_value(mx_function f, double x)
         return x < 0 ? f.p0 * expm1(x) : x;
     case MX_CLAMP:
         return x < f.p0 ? f.p0 : x > f.p1 ? f.p1 : x;
+    case MX_TAN:
+        return tan(x);
+    case MX_ASIN:
+        return asin(x);
+    case MX_ACOS:
+        return acos(x);
+    case MX_ATAN:
+        return atan(x);
+    case MX_SINH:
+        return sinh(x);
+    case MX_COSH:
+        return cosh(x);
     default: /* MX_RELU */
         return x < 0 ? 0 : x;
     }
@@ -129,9 +141,28 @@ double mx_f64_slope(mx_function f, double v)
         return isnan(v) ? v : v > 0 ? 1 : f.p0 * exp(v);
     case MX_CLAMP:
         return v >= f.p0 && v <= f.p1 ? 1 : 0;
+    case MX_TAN:
+        return 1 + v * v;
+    case MX_ASIN:
+        return 1 / sqrt((1 - v) * (1 + v));
+    case MX_ACOS:
+        return -1 / sqrt((1 - v) * (1 + v));
+    case MX_ATAN:
+        return 1 / (1 + v * v);
+    case MX_SINH:
+        return cosh(v);
+    case MX_COSH:
+        return sinh(v);
     default: /* MX_RELU */
         return isnan(v) ? v : v > 0 ? 1 : 0;
     }
+}
+
+/* As Lua's %: with the sign of b. */
+static double remainder_down(double a, double b)
+{
+    double r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
 double mx_f64_pair(mx_pair f, double a, double b)
@@ -154,6 +185,10 @@ double mx_f64_pair(mx_pair f, double a, double b)
         return a + f.p * b;
     case MX_LERP:
         return a + f.p * (b - a);
+    case MX_ATAN2:
+        return atan2(a, b);
+    case MX_REMAINDER:
+        return remainder_down(a, b);
     case MX_SQUARED:
         return d * d;
     case MX_ABSOLUTE:
@@ -188,6 +223,10 @@ double mx_f64_pair_slope(mx_pair f, bool by_b, double a, double b)
         return power_slope(by_b, a, b);
     case MX_LERP:
         return by_b ? f.p : 1 - f.p;
+    case MX_ATAN2:
+        return (by_b ? -a : b) / (a * a + b * b);
+    case MX_REMAINDER:
+        return by_b ? -rint((a - remainder_down(a, b)) / b) : 1;
     case MX_SQUARED:
         return 2 * d;
     case MX_ABSOLUTE:

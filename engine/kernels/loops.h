@@ -62,6 +62,13 @@ MX_INLINE int64_t divide_down(int64_t a, int64_t b)
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
+/* The remainder of that division: it has the sign of b, or is 0. */
+MX_INLINE int64_t remainder_down(int64_t a, int64_t b)
+{
+    int64_t r = b == -1 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 /* A count of the bits or more shifts all of them out. */
 #define DEFINE_PAIR(name, type, unsigned_type, bits, sum, difference, product, quotient)                               \
     static void name(mx_binary op, const type *a, int a_step, const type *b, int b_step, type *y, int64_t n)           \
@@ -78,6 +85,9 @@ MX_INLINE int64_t divide_down(int64_t a, int64_t b)
             break;                                                                                                     \
         case MX_IDIV:                                                                                                  \
             LOOP(type, quotient);                                                                                      \
+            break;                                                                                                     \
+        case MX_REMAINDER:                                                                                             \
+            LOOP(type, (type)remainder_down(A, B));                                                                    \
             break;                                                                                                     \
         case MX_MAXIMUM:                                                                                               \
             LOOP(type, A > B ? A : B);                                                                                 \

@@ -80,10 +80,11 @@ static mx_pair function_of(const mx_call *call)
         const mx_op *op;
         mx_binary function;
     } table[] = {
-        {&mx_op_add, MX_ADD},         {&mx_op_sub, MX_SUB},         {&mx_op_mul, MX_MUL},   {&mx_op_div, MX_DIV},
-        {&mx_op_maximum, MX_MAXIMUM}, {&mx_op_minimum, MX_MINIMUM}, {&mx_op_idiv, MX_IDIV}, {&mx_op_power, MX_POWER},
-        {&mx_op_lerp, MX_LERP},       {&mx_op_add_, MX_ADD_SCALED}, {&mx_op_sub_, MX_SUB},  {&mx_op_mul_, MX_MUL},
-        {&mx_op_div_, MX_DIV},
+        {&mx_op_add, MX_ADD},         {&mx_op_sub, MX_SUB},         {&mx_op_mul, MX_MUL},
+        {&mx_op_div, MX_DIV},         {&mx_op_maximum, MX_MAXIMUM}, {&mx_op_minimum, MX_MINIMUM},
+        {&mx_op_idiv, MX_IDIV},       {&mx_op_power, MX_POWER},     {&mx_op_lerp, MX_LERP},
+        {&mx_op_add_, MX_ADD_SCALED}, {&mx_op_sub_, MX_SUB},        {&mx_op_mul_, MX_MUL},
+        {&mx_op_div_, MX_DIV},        {&mx_op_atan2, MX_ATAN2},     {&mx_op_remainder, MX_REMAINDER},
     };
     size_t i = 0;
     while (i + 1 < sizeof table / sizeof *table && table[i].op != call->op)
@@ -226,8 +227,8 @@ static mx_status vjp_by_slope(mx_vjp *v)
     return MX_OK;
 }
 
-/* dy times ones where an input is chosen: constants. */
-static mx_status vjp_extreme_recorded(mx_vjp *v)
+/* dy times the slope, which is constant from step to step: ones where maximum and minimum choose an input. */
+static mx_status vjp_step_recorded(mx_vjp *v)
 {
     const mx_call *call = v->call;
     const mx_tensor *y = call->out[0];
@@ -298,11 +299,11 @@ BINARY(div, "a / b for floats, broadcast; the result has a's dtype (of a float a
 BINARY(maximum,
        "the larger of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_by_slope, vjp_extreme_recorded);
+       3, infer_binary, vjp_by_slope, vjp_step_recorded);
 BINARY(minimum,
        "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_by_slope, vjp_extreme_recorded);
+       3, infer_binary, vjp_by_slope, vjp_step_recorded);
 
 static mx_status infer_power(mx_call *call)
 {
@@ -313,6 +314,38 @@ static mx_status infer_power(mx_call *call)
 
 BINARY(power, "a^b, broadcast; the result has a's dtype (of a float and an integer: the float's)", 3, infer_power,
        vjp_by_slope, vjp_power_recorded);
+
+static mx_status infer_atan2(mx_call *call)
+{
+    if (mx_dtype_is_integer(call->in[0]->dtype) && mx_dtype_is_integer(call->in[1]->dtype))
+        return mx_bad_dtype(call, "angles are of floats; use t:to(\"f32\")");
+    return infer_binary(call);
+}
+
+/* da = dy b / (a^2 + b^2), db = -dy a / (a^2 + b^2) */
+static mx_status vjp_atan2_recorded(mx_vjp *v)
+{
+    mx_tensor *a = v->call->in[0], *b = v->call->in[1];
+    mx_terms s = {.n = 0};
+    mx_tensor *square = mx_term_add(&s, mx_term_mul(&s, a, a), mx_term_mul(&s, b, b));
+    mx_tensor *part = mx_term_div(&s, v->out_grad[0], square);
+    for (int i = 0; i < 2 && s.status == MX_OK; i++) {
+        mx_tensor *dx = NULL;
+        if (!v->want[i])
+            continue;
+        dx = mx_term_mul(&s, part, i == 0 ? b : mx_term_affine(&s, a, -1, 0));
+        if (dx)
+            s.status = mx_give_reduced(v, i, mx_retain(dx));
+    }
+    mx_terms_release(&s);
+    return s.status;
+}
+
+BINARY(
+    atan2,
+    "the angle from -pi to pi of the point with the coordinates b and a, broadcast: atan(a / b) where b is positive; "
+    "the result has a's dtype (of a float and an integer: the float's)",
+    3, infer_atan2, vjp_by_slope, vjp_atan2_recorded);
 
 static mx_status infer_lerp(mx_call *call)
 {
@@ -362,6 +395,27 @@ const mx_op mx_op_idiv = {
     .host = host_idiv,
 };
 
+/* Of floats, a zero divisor gives NaN, as in Lua. */
+static mx_status host_remainder(mx_call *call)
+{
+    return mx_dtype_is_integer(call->out[0]->dtype) ? host_idiv(call) : host_binary(call);
+}
+
+const mx_op mx_op_remainder = {
+    .name = "remainder",
+    .doc = "a - floor(a / b) b, broadcast: a % b, with the sign of b; floats, or integers of one dtype, of which no b "
+           "may be 0; the result has a's dtype (of a float and an integer: the float's)",
+    .inputs = ab_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .reads_in = 3,
+    .infer = infer_binary,
+    .cost = cost_one,
+    .host = host_remainder,
+    .vjp = vjp_by_slope,
+    .vjp_recorded = vjp_step_recorded,
+};
+
 static mx_status infer_grad(mx_call *call)
 {
     mx_shape shape;
@@ -398,6 +452,8 @@ static const char *const function_names[] = {
     [MX_POWER] = "power",
     [MX_ADD_SCALED] = "add_scaled",
     [MX_LERP] = "lerp",
+    [MX_ATAN2] = "atan2",
+    [MX_REMAINDER] = "remainder",
     [MX_SQUARED] = "squared",
     [MX_ABSOLUTE] = "absolute",
     [MX_HUBER] = "huber",

@@ -37,7 +37,10 @@ static mx_function function_of(const mx_call *call)
         {&mx_op_sign, MX_SIGN},     {&mx_op_softplus, MX_SOFTPLUS},
         {&mx_op_elu, MX_ELU},       {&mx_op_leaky_relu, MX_LEAKY_RELU},
         {&mx_op_clamp, MX_CLAMP},   {&mx_op_affine, MX_AFFINE},
-        {&mx_op_pow, MX_POW},
+        {&mx_op_pow, MX_POW},       {&mx_op_tan, MX_TAN},
+        {&mx_op_asin, MX_ASIN},     {&mx_op_acos, MX_ACOS},
+        {&mx_op_atan, MX_ATAN},     {&mx_op_sinh, MX_SINH},
+        {&mx_op_cosh, MX_COSH},
     };
     if (call->op == &mx_op_gelu)
         return (mx_function){.op =
@@ -136,6 +139,12 @@ UNARY(sigmoid, "1 / (1 + e^-x), element by element", 0, 1);
 UNARY(square, "x^2, element by element", 1, 0);
 UNARY(sin, "sine, element by element", 1, 0);
 UNARY(cos, "cosine, element by element", 1, 0);
+UNARY(tan, "tangent, element by element", 0, 1);
+UNARY(asin, "the angle from -pi/2 to pi/2 whose sine is x, element by element; NaN beyond -1 and 1", 1, 0);
+UNARY(acos, "the angle from 0 to pi whose cosine is x, element by element; NaN beyond -1 and 1", 1, 0);
+UNARY(atan, "the angle from -pi/2 to pi/2 whose tangent is x, element by element", 1, 0);
+UNARY(sinh, "hyperbolic sine, element by element", 1, 0);
+UNARY(cosh, "hyperbolic cosine, element by element", 1, 0);
 UNARY(erf, "the error function, element by element", 1, 0);
 UNARY(log1p, "ln(1 + x), accurate near 0, element by element", 1, 0);
 UNARY(expm1, "e^x - 1, accurate near 0, element by element", 1, 0);
@@ -329,7 +338,10 @@ static const char *const function_names[MX_UNARIES + 1] = {
     [MX_CEIL] = "ceil",       [MX_ROUND] = "round",
     [MX_SIGN] = "sign",       [MX_SOFTPLUS] = "softplus",
     [MX_ELU] = "elu",         [MX_LEAKY_RELU] = "leaky_relu",
-    [MX_CLAMP] = "clamp",
+    [MX_CLAMP] = "clamp",     [MX_TAN] = "tan",
+    [MX_ASIN] = "asin",       [MX_ACOS] = "acos",
+    [MX_ATAN] = "atan",       [MX_SINH] = "sinh",
+    [MX_COSH] = "cosh",
 };
 
 const mx_op mx_op_unary_grad = {

@@ -40,6 +40,12 @@ static mx_tensor *elu_slope(mx_terms *s, mx_tensor *x, double alpha)
     return mx_term_add(s, is_positive, mx_term_affine(s, mx_term_mul(s, other, e), alpha, 0));
 }
 
+/* (1 - x^2)^(-1/2) */
+static mx_tensor *asin_slope(mx_terms *s, mx_tensor *x)
+{
+    return mx_term_pow(s, mx_term_affine(s, square(s, x), -1, 1), -0.5);
+}
+
 /* f'(x), from x or y = f(x), whichever the tape holds; NULL after a failure. */
 static mx_tensor *slope(mx_terms *s, const mx_call *call)
 {
@@ -64,6 +70,18 @@ static mx_tensor *slope(mx_terms *s, const mx_call *call)
         return mx_term_one(s, &mx_op_cos, x);
     if (op == &mx_op_cos)
         return mx_term_affine(s, mx_term_one(s, &mx_op_sin, x), -1, 0);
+    if (op == &mx_op_tan)
+        return mx_term_affine(s, square(s, y), 1, 1);
+    if (op == &mx_op_asin)
+        return asin_slope(s, x);
+    if (op == &mx_op_acos)
+        return mx_term_affine(s, asin_slope(s, x), -1, 0);
+    if (op == &mx_op_atan)
+        return mx_term_pow(s, mx_term_affine(s, square(s, x), 1, 1), -1);
+    if (op == &mx_op_sinh)
+        return mx_term_one(s, &mx_op_cosh, x);
+    if (op == &mx_op_cosh)
+        return mx_term_one(s, &mx_op_sinh, x);
     if (op == &mx_op_erf) /* 2 / sqrt(pi) */
         return mx_term_affine(s, mx_term_one(s, &mx_op_exp, mx_term_affine(s, square(s, x), -1, 0)), 1.1283791670955126,
                               0);

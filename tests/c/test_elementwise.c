@@ -100,6 +100,13 @@ static const function_case cases[] = {
     {"leaky relu", {.op = MX_LEAKY_RELU, .p0 = 0.1}, -2, 2, 1e-7},
     {"elu", {.op = MX_ELU, .p0 = 0.7}, -5, 5, 4e-7},
     {"clamp", {MX_CLAMP, -1, 0.5}, -2, 2, 0},
+    {"tan", {.op = MX_TAN}, -1.5, 1.5, 5e-7},
+    {"asin", {.op = MX_ASIN}, -0.99, 0.99, 3e-7},
+    {"acos", {.op = MX_ACOS}, -0.99, 0.99, 3e-7},
+    {"atan", {.op = MX_ATAN}, -30, 30, 3e-7},
+    {"sinh", {.op = MX_SINH}, -9, 9, 4e-7},
+    {"sinh near 0", {.op = MX_SINH}, -1e-3, 1e-3, 3e-10},
+    {"cosh", {.op = MX_COSH}, -9, 9, 4e-7},
 };
 
 static bool near_kink(mx_unary op, double x)

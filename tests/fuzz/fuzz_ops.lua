@@ -46,7 +46,7 @@ local SUMS = {
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
     max_pool1d_grad = true, max_pool2d_grad = true,
     var = true, std = true, var_grad = true, norm = true, norm_grad = true, logsumexp = true, logsumexp_grad = true,
-    erf = true, expm1 = true, log1p = true, softplus = true, elu = true, lerp = true,
+    tan = true, erf = true, expm1 = true, log1p = true, softplus = true, elu = true, lerp = true,
     add_ = true, sub_ = true, binary_grad = true, power = true, mse_loss = true, l1_loss = true, huber_loss = true,
     bce_with_logits = true, kl_div = true, softmax_cross_entropy = true, softmax_cross_entropy_grad = true,
 }
@@ -77,10 +77,10 @@ local CHOICES = {
         unary_grad = {
             "exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "square", "sin", "cos", "affine", "pow", "relu",
             "gelu", "gelu_none", "silu", "erf", "log1p", "expm1", "floor", "ceil", "round", "sign", "softplus",
-            "leaky_relu", "elu", "clamp",
+            "leaky_relu", "elu", "clamp", "tan", "asin", "acos", "atan", "sinh", "cosh",
         },
         binary_grad = {
-            "add", "div", "maximum", "minimum", "power", "lerp", "squared", "absolute", "huber", "bce", "divergence",
+            "add", "div", "maximum", "minimum", "power", "lerp", "atan2", "remainder", "squared", "absolute", "huber", "bce", "divergence",
             "divergence_log",
         },
     },

@@ -25,6 +25,12 @@ def unary_cases():
         "floor": (torch.floor, -5, 5),
         "ceil": (torch.ceil, -5, 5),
         "sign": (torch.sign, -2, 2),
+        "tan": (torch.tan, -1.4, 1.4),
+        "asin": (torch.asin, -0.9, 0.9),
+        "acos": (torch.acos, -0.9, 0.9),
+        "atan": (torch.atan, -5, 5),
+        "sinh": (torch.sinh, -3, 3),
+        "cosh": (torch.cosh, -3, 3),
     }
     for op, (f, low, high) in functions.items():
         for name, shape in SHAPES.items():
@@ -36,6 +42,16 @@ def unary_cases():
     case("erf.far", [np.array([-30.0, -5, -2, -0.75, 0.75, 2, 5, 30])], torch.erf)
     case("softplus.far", [np.array([-90.0, -30, -12, 0, 12, 30, 90, 1000])], F.softplus)
     case("expm1.far", [np.array([-100.0, -20, -0.35, -0.34, 0.34, 0.35, 20, 60])], torch.expm1)
+    for op, f in (("asin", torch.asin), ("acos", torch.acos)):
+        case(f"{op}.edges", [np.array([-1.0, -0.75, -0.5, 0, 0.5, 0.75, 1])], f, grads=[])
+        case(f"{op}.beyond", [np.array([-1.5, 1.0625, np.inf, np.nan])], f, grads=[])
+    case("asin.small", [small], torch.asin)
+    case("sinh.small", [small], torch.sinh)
+    case("atan.far", [np.array([-1e30, -100, -1.25, -1, 1, 1.25, 100, 1e30])], torch.atan)
+    case("atan.endless", [np.array([-np.inf, np.inf, np.nan])], torch.atan, grads=[])
+    case("sinh.far", [np.array([-80.0, -20, -1.25, -1, 1, 1.25, 20])], torch.sinh)
+    case("cosh.far", [np.array([-80.0, -20, -1.25, 0, 1.25, 20])], torch.cosh)
+    case("tan.far", [np.array([-1000.0, -100, 10, 3000, 20000])], torch.tan)
     halves = np.arange(-9, 10) / 2.0
     for op, f in (("round", torch.round), ("floor", torch.floor), ("ceil", torch.ceil), ("sign", torch.sign)):
         case(f"{op}.halves", [halves], f)
@@ -71,11 +87,23 @@ def pair_cases():
              torch.pow)
         case(f"lerp.{name}", [normal("la" + name, *a), normal("lb" + name, *b)],
              lambda x, y: torch.lerp(x, y, 0.3), {"weight": 0.3})
+        sides = [np.sign(normal(f"side{i}{name}", *s)) for i, s in enumerate((a, b))]
+        case(f"atan2.{name}", [uniform("ta" + name, *a, low=0.5, high=3) * sides[0],
+                               uniform("tb" + name, *b, low=0.1, high=3) * sides[1]], torch.atan2)
+        case(f"remainder.{name}", [uniform("ra" + name, *a, low=-9, high=9),
+                                   uniform("rb" + name, *b, low=0.5, high=3) * sides[1]], torch.remainder)
         mask = (normal("mask" + name, *b) > 0).astype(np.uint8)
         case(f"masked_fill.{name}", [normal("ma" + name, *a), mask],
              lambda x, m: torch.where(m.bool(), torch.tensor(-2.5, dtype=x.dtype), x), {"value": -2.5})
         for op, f in (("mul", torch.mul), ("add", torch.add)):
             case(f"{op}.mask_{name}", [mask, normal(op + name, *a)], f)
+    edges = np.array([0.0, 1, -1, np.inf, -np.inf, np.nan])
+    case("atan2.edges", [np.repeat(edges, 6), np.tile(edges, 6)], torch.atan2, grads=[])
+    case("atan2.minus_zero", [np.array([0.0, -0.0, 0.0, -0.0]), np.array([0.0, 0.0, -0.0, -0.0])], torch.atan2, grads=[])
+    case("remainder.edges", [np.array([7.0, -7, 7, -7, 6, -6, 1e30, 5, -5, 0]),
+                             np.array([4.0, 4, -4, -4, 3, 3, 7, 1e30, 7e-7, 2])], torch.remainder, grads=[])
+    case("remainder.zero", [np.array([1.0, 0, np.inf, np.nan, 1]), np.array([0.0, 0, 2, 2, np.nan])], torch.remainder,
+         grads=[])
     case("power.negative", [np.array([-2.0, -1.5, -3, 2]), np.array([3.0, 2, -2, 0])], torch.pow, grads=[1])
     for op, f in (("add_", torch.add), ("sub_", torch.sub), ("mul_", torch.mul), ("div_", torch.div)):
         for name in ("same", "row", "scalar_right", "empty"):

@@ -274,10 +274,17 @@ for name, case in pairs {
     case.positive = name ~= "attention_self"
     TWICE[name] = case
 end
-for _, name in ipairs { "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu", "gelu" } do
+for _, name in ipairs {
+    "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu", "gelu", "tan", "atan", "sinh", "cosh",
+} do
     TWICE[name] = { function(a) return mx[name](a) * r(3, 4) end, { 3, 4 } }
 end
 for name, case in pairs {
+    asin = { function(a) return (a / 4):asin() * (a / 3):acos() end, { 3, 4 } },
+    atan2 = { function(a, b) return mx.atan2(a, b) end, { 3, 4 }, { 4 } },
+    remainder = { function(a, b) -- the quotient is 2.2 to 2.7: far from its jumps
+        return mx.remainder(a:tanh() * 0.2 + 2.5, b:tanh():square() * 0.05 + 1) * a * b
+    end, { 3, 4 }, { 4 } },
     pad_modes = { function(a)
         local sides = { before = { 1, 2 }, after = { 2, 3 } }
         local y = mx.pad(a, { before = sides.before, after = sides.after, mode = "reflect" }):square():sum()

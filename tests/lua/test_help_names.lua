@@ -124,7 +124,7 @@ function TestNames.test_answers()
         ["torch.optim.lr_scheduler.CosineAnnealingLR"] = "mx.optim.schedule",
         ["torch.optim.lr_scheduler.StepLR"] = "function of the step",
         ["torch.utils.data.DataLoader"] = "mx.data.dataset(", ["torch.float32"] = "mx.dtypes",
-        ["torch.log2"] = "mx.log(x) / math.log(2)", ["torch.acos"] = "Not here: no inverse trigonometric",
+        ["torch.log2"] = "mx.log(x) / math.log(2)", ["torch.acos"] = "mx.acos(",
         ["torch.optim.Optimizer.state_dict"] = "mx.checkpoint", ["torch.linalg.svd"] = "mx.linalg.svd(",
         ["torch.distributions.Normal"] = "mx.randn", ["torch.nn.init.kaiming_normal_"] = "sqrt(2 / n_in)",
         ["torch.Tensor.clamp_"] = "clamp_ changes a tensor in place. Here, assign the result",

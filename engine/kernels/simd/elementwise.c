@@ -1,6 +1,6 @@
 /* The elementwise loops in vectors. */
 #include "kernels/context.h"
-#include "kernels/simd/functions.h"
+#include "kernels/simd/circular.h"
 #include "kernels/simd/powers.h"
 
 /* A step is a long chain of dependent instructions for each of its vectors; only when these are interleaved are the
@@ -36,6 +36,12 @@ static float lane_cos(float x, float unused)
     return cosf(x);
 }
 
+static float lane_tan(float x, float unused)
+{
+    (void)unused;
+    return tanf(x);
+}
+
 MX_INLINE vf power(vf x, float p, bool fast)
 {
     if (p == 1.0f)
@@ -68,6 +74,22 @@ MX_INLINE vf exponential(bool bf16, vf x)
 MX_INLINE vf logistic(bool bf16, vf x)
 {
     return bf16 ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
+}
+
+MX_INLINE vf tangent(vf x)
+{
+    vf s, c;
+    if (__builtin_expect(vm_any(vf_not_le(vf_abs(x), vf_set1(VF_SINCOS_MAX))), false))
+        return by_lane(lane_tan, x, 0.0f);
+    vf_sincos(x, &s, &c);
+    return s / c;
+}
+
+/* 1 / sqrt(1 - x^2) */
+MX_INLINE vf asin_slope(vf x)
+{
+    const vf one = vf_set1(1.0f);
+    return one / vf_sqrt((one - x) * (one + x));
 }
 
 MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
@@ -119,6 +141,18 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
         return vf_softplus(bf16, x * vf_set1((float)f.p0)) * vf_set1((float)(1 / f.p0));
     case MX_ELU:
         return vf_elu(bf16, x, (float)f.p0);
+    case MX_TAN:
+        return tangent(x);
+    case MX_ASIN:
+        return vf_asin(x);
+    case MX_ACOS:
+        return vf_acos(x);
+    case MX_ATAN:
+        return vf_atan(x);
+    case MX_SINH:
+        return vf_sinh(x);
+    case MX_COSH:
+        return vf_cosh(x);
     default:
         return vf_activation(f.op, bf16, x);
     }
@@ -175,6 +209,18 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_CLAMP:
         value = vf_select(vf_ge(v, vf_set1((float)f.p0)), one, vf_zero());
         return vf_select(vf_ge(vf_set1((float)f.p1), v), value, vf_zero());
+    case MX_TAN:
+        return vf_fma(v, v, one);
+    case MX_ASIN:
+        return asin_slope(v);
+    case MX_ACOS:
+        return vf_zero() - asin_slope(v);
+    case MX_ATAN:
+        return one / vf_fma(v, v, one);
+    case MX_SINH:
+        return vf_cosh(v);
+    case MX_COSH:
+        return vf_sinh(v);
     default:
         return vf_activation_slope(f.op, bf16, v, &value);
     }
@@ -278,6 +324,12 @@ MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, 
         SWEEP(MX_LEAKY_RELU)
         SWEEP(MX_ELU)
         SWEEP(MX_CLAMP)
+        SWEEP(MX_TAN)
+        SWEEP(MX_ASIN)
+        SWEEP(MX_ACOS)
+        SWEEP(MX_ATAN)
+        SWEEP(MX_SINH)
+        SWEEP(MX_COSH)
     default:
         sweep_activation(step, k, p, n, stream);
         return;

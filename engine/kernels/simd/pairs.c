@@ -1,6 +1,6 @@
 /* The loops of pairs in vectors. */
 #include "kernels/context.h"
-#include "kernels/simd/functions.h"
+#include "kernels/simd/circular.h"
 #include "kernels/simd/powers.h"
 
 #if !MX_SIMD_512
@@ -31,6 +31,30 @@ MX_INLINE vf loss_of(mx_pair f, bool bf16, vf a, vf b)
     }
 }
 
+/* Lane by lane, for quotients that f32 does not hold, zeros, infinities and NaN. */
+static __attribute__((noinline)) vf remainder_by_lane(vf a, vf b)
+{
+    float x[VL], y[VL];
+    vf_store(x, a);
+    vf_store(y, b);
+    for (int i = 0; i < VL; i++) {
+        float r = fmodf(x[i], y[i]);
+        x[i] = r != 0 && (r < 0) != (y[i] < 0) ? r + y[i] : r;
+    }
+    return vf_load(x);
+}
+
+/* a - floor(a / b) b, whose quotient may be one too large where it was rounded up to a whole number. */
+MX_INLINE vf vf_remainder(vf a, vf b)
+{
+    vf q = vf_floor_of(a / b), r = vf_fma(vf_zero() - q, b, a);
+    vm large = vf_not_le(vf_abs(q), vf_set1(4194304.0f)), endless = vf_not_le(vf_abs(b), vf_set1(3.40282347e38f));
+    if (__builtin_expect(vm_any(large) || vm_any(endless), false))
+        return remainder_by_lane(a, b);
+    vf other_sign = vf_select(vi_gt(vi_set1(0), vi_xor(vf_bits(r), vf_bits(b))), vf_abs(r), vf_zero());
+    return vf_select(vf_gt(other_sign, vf_zero()), r + b, r);
+}
+
 MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
 {
     switch (f.op) {
@@ -52,6 +76,10 @@ MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
         return vf_fma(vf_set1((float)f.p), b, a);
     case MX_LERP:
         return vf_fma(vf_set1((float)f.p), b - a, a);
+    case MX_ATAN2:
+        return vf_atan2(a, b);
+    case MX_REMAINDER:
+        return vf_remainder(a, b);
     default:
         return loss_of(f, bf16, a, b);
     }
@@ -117,6 +145,8 @@ MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
         SWEEP(MX_POWER)
         SWEEP(MX_ADD_SCALED)
         SWEEP(MX_LERP)
+        SWEEP(MX_ATAN2)
+        SWEEP(MX_REMAINDER)
         SWEEP(MX_SQUARED)
         SWEEP(MX_ABSOLUTE)
         SWEEP(MX_HUBER)
@@ -176,6 +206,10 @@ MX_INLINE vf pair_slope(mx_pair f, bool by_b, vf a, vf b)
         return power_slope(by_b, a, b);
     case MX_LERP:
         return by_b ? p + vf_zero() : one - p;
+    case MX_ATAN2:
+        return (by_b ? vf_zero() - a : b + vf_zero()) / vf_fma(a, a, b * b);
+    case MX_REMAINDER:
+        return by_b ? vf_zero() - vf_round((a - vf_remainder(a, b)) / b) : one + vf_zero();
     case MX_SQUARED:
         return d + d;
     case MX_ABSOLUTE:
@@ -231,6 +265,8 @@ static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const 
         GRAD(MX_DIV)
         GRAD(MX_POWER)
         GRAD(MX_LERP)
+        GRAD(MX_ATAN2)
+        GRAD(MX_REMAINDER)
         GRAD(MX_SQUARED)
         GRAD(MX_ABSOLUTE)
         GRAD(MX_HUBER)

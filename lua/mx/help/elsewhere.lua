@@ -61,9 +61,6 @@ at(a, 1) * at(b, 2) - at(a, 2) * at(b, 1) --> {0, 0, 1}]] },
             "`mx.norm(a:unsqueeze { dim = 2 } - b:unsqueeze { dim = 1 }, { dim = 3 })` of rows", code = [[
 local a, b = mx.tensor { { 0, 0 } }, mx.tensor { { 3, 4 }, { 0, 1 } }
 mx.norm(a:unsqueeze { dim = 2 } - b:unsqueeze { dim = 1 }, { dim = 3 }) --> {{5, 1}}]] },
-        { "remainder",
-            "`a % b` of integers, `a - b * mx.floor(a / b)` of floats: with the sign of b",
-            code = [[mx.tensor({ 7, -7 }, "i32") % 4 --> {3, 1}]] },
         { "fmod", "`a - b * q`, q being a / b rounded toward zero", code = [[
 local a, b = mx.tensor { -7, 7 }, 2
 local q = mx.sign(a / b) * mx.floor(mx.abs(a / b))
@@ -74,10 +71,14 @@ mx.sign(x) * mx.floor(mx.abs(x)) --> {-1, 2}]] },
         { "reciprocal", "`1 / x`", code = [[1 / mx.tensor { 2, 4 } --> {0.5, 0.25}]] },
         { "exp2", "`mx.exp(x * math.log(2))`", code = [[mx.exp(mx.tensor { 3 } * math.log(2)) --> {8}]] },
         { "log2, log10", "`mx.log(x) / math.log(2)`", code = [[mx.log(mx.tensor { 8 }) / math.log(2) --> {3}]] },
-        { "tan", "`mx.sin(x) / mx.cos(x)`", code = [[mx.sin(mx.tensor { 0 }) / mx.cos(mx.tensor { 0 }) --> {0}]] },
-        { "sinh, cosh", "`(mx.exp(x) - mx.exp(-x)) / 2`, and with + for cosh", code = [[
+        { "asinh, acosh, atanh, arcsinh, arccosh, arctanh", "by logarithms: `mx.log(x + mx.sqrt(x * x + 1))`, with - for "
+            .. "acosh; `(mx.log1p(x) - mx.log1p(-x)) / 2`", code = [[
 local x = mx.tensor { 0 }
-(mx.exp(x) + mx.exp(-x)) / 2 --> {1}]] },
+mx.log(x + mx.sqrt(x * x + 1)) --> {0}
+(mx.log1p(x) - mx.log1p(-x)) / 2 --> {0}]] },
+        { "sinc", "`mx.where(x:eq(0), 1, mx.sin(x * math.pi) / (x * math.pi))`", code = [[
+local x = mx.tensor { 0, 0.5 }
+mx.where(x:eq(0), 1, mx.sin(x * math.pi) / (x * math.pi)) --> {1, 0.6366}]] },
         { "logit, special.logit", "`mx.log(p) - mx.log1p(-p)`", code = [[
 local p = mx.tensor { 0.5 }
 mx.log(p) - mx.log1p(-p) --> {0}]] },
@@ -258,8 +259,6 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             code = [[mx.from_bytes("\1", { dtype = "u8" }) --> {1}]] },
     },
     { title = "Not here", elsewhere = "Not here",
-        { "acos, asin, atan, atan2, asinh, acosh, atanh, sinc, arccos, arcsin, arctan, arctan2, arccosh, arcsinh, "
-            .. "arctanh, angle", "no inverse trigonometric functions of tensors; mx.custom makes one of mx functions" },
         { "erfinv, special.erfinv, lgamma, digamma, polygamma, special.gammaln, special.bessel_j0, special.zeta, "
             .. "i0, igamma, igammac, mvlgamma, gcd, lcm, frexp, nextafter",
             "not here; mx has erf, exp, log1p and expm1, and mx.custom makes others of mx functions" },

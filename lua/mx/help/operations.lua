@@ -49,6 +49,9 @@ mx.shift_right(mx.tensor({ 12 }, "i32"), mx.tensor({ 2 }, "i32")) --> {3}]] },
         { "mul", torch = "mul, multiply", code = [[mx.mul(mx.tensor { 1, 2 }, mx.tensor { 3, 4 }) --> {3, 8}]] },
         { "div", torch = "div, divide, true_divide", code = [[mx.div(mx.tensor { 3, 5 }, 2) --> {1.5, 2.5}]] },
         { "idiv", torch = "floor_divide", code = [[mx.tensor({ 7, -7 }, "i32") // 2 --> {3, -4}]] },
+        { "remainder", torch = "remainder", code = [[
+mx.tensor { 7, -7 } % 2.5 --> {2, 0.5}
+mx.tensor({ 7, -7 }, "i32") % 4 --> {3, 1}]] },
         { "pow", torch = "pow", code = [[mx.pow(mx.tensor { 2, 3 }, { exponent = 3 }) --> {8, 27}]] },
         { "affine", torch = "neg, negative", code = [[
 mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
@@ -72,6 +75,14 @@ mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
         { "square", torch = "square", code = [[mx.square(mx.tensor { 3 }) --> {9}]] },
         { "sin", torch = "sin", code = [[mx.sin(mx.tensor { 0 }) --> {0}]] },
         { "cos", torch = "cos", code = [[mx.cos(mx.tensor { 0 }) --> {1}]] },
+        { "tan", torch = "tan", code = [[mx.tan(mx.tensor { 0 }) --> {0}]] },
+        { "asin", torch = "asin, arcsin", code = [[mx.asin(mx.tensor { 0, 1 }) --> {0, 1.571}]] },
+        { "acos", torch = "acos, arccos", code = [[mx.acos(mx.tensor { 1, -1 }) --> {0, 3.142}]] },
+        { "atan", torch = "atan, arctan", code = [[mx.atan(mx.tensor { 0, 1 }) --> {0, 0.7854}]] },
+        { "atan2", torch = "atan2, arctan2, angle", code = [[
+mx.atan2(mx.tensor { 1, -1 }, mx.tensor { 0, -1 }) --> {1.571, -2.356}]] },
+        { "sinh", torch = "sinh", code = [[mx.sinh(mx.tensor { 0, 1 }) --> {0, 1.175}]] },
+        { "cosh", torch = "cosh", code = [[mx.cosh(mx.tensor { 0, 1 }) --> {1, 1.543}]] },
         { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double, byte, char, short",
             code = [[
 mx.cast(mx.tensor { 1.7, -1.7 }, { dtype = "i32" }) --> {1, -1}

@@ -80,8 +80,8 @@ local CHOICES = {
             "leaky_relu", "elu", "clamp", "tan", "asin", "acos", "atan", "sinh", "cosh",
         },
         binary_grad = {
-            "add", "div", "maximum", "minimum", "power", "lerp", "atan2", "remainder", "squared", "absolute", "huber", "bce", "divergence",
-            "divergence_log",
+            "add", "div", "maximum", "minimum", "power", "lerp", "atan2", "remainder", "squared", "absolute",
+            "huber", "bce", "divergence", "divergence_log",
         },
     },
 }

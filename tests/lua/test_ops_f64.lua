@@ -24,8 +24,8 @@ local NAMES_DTYPE = { cast = true, one_hot = true }
 -- Their slope jumps, or is that of another function.
 local KINKED = {
     max = true, min = true, maximum = true, minimum = true, abs = true, relu = true, straight_through = true,
-    remainder = true, floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
-    max_pool1d = true, max_pool2d = true,
+    floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
+    remainder = true, max_pool1d = true, max_pool2d = true,
     linalg_cholesky = true, linalg_eigh = true, -- which read one triangle: their gradients are symmetric
 }
 

@@ -71,7 +71,8 @@ mx.sign(x) * mx.floor(mx.abs(x)) --> {-1, 2}]] },
         { "reciprocal", "`1 / x`", code = [[1 / mx.tensor { 2, 4 } --> {0.5, 0.25}]] },
         { "exp2", "`mx.exp(x * math.log(2))`", code = [[mx.exp(mx.tensor { 3 } * math.log(2)) --> {8}]] },
         { "log2, log10", "`mx.log(x) / math.log(2)`", code = [[mx.log(mx.tensor { 8 }) / math.log(2) --> {3}]] },
-        { "asinh, acosh, atanh, arcsinh, arccosh, arctanh", "by logarithms: `mx.log(x + mx.sqrt(x * x + 1))`, with - for "
+        { "asinh, acosh, atanh, arcsinh, arccosh, arctanh",
+            "by logarithms: `mx.log(x + mx.sqrt(x * x + 1))`, with - for "
             .. "acosh; `(mx.log1p(x) - mx.log1p(-x)) / 2`", code = [[
 local x = mx.tensor { 0 }
 mx.log(x + mx.sqrt(x * x + 1)) --> {0}

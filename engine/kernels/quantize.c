@@ -123,7 +123,7 @@ static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, in
 static void quantize_by_column(const mx_quantize *q)
 {
     int64_t parts = omp_in_parallel() ? 1 : omp_get_max_threads();
-    int64_t width = mx_min(COLUMNS, mx_round_up(mx_ceil_div(q->columns, parts), LINE));
+    int64_t width = mx_max(LINE, mx_min(COLUMNS, mx_round_up(mx_ceil_div(q->columns, parts), LINE)));
 #pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
     for (int64_t j = 0; j < q->columns; j += width)
         quantize_columns(q, 0, q->rows, j, mx_min(width, q->columns - j), q->scale);

@@ -45,6 +45,15 @@ function TestQuantize.test_tensor()
     lu.assertEquals(codes:to("f32"):totable(), { 240, -240, 0 })
 end
 
+-- No columns, or no rows.
+function TestQuantize.test_empty()
+    for _, by in ipairs { "row", "column", "tensor" } do
+        for _, size in ipairs { { 3, 0 }, { 0, 3 } } do
+            lu.assertEquals(mx.quantize(mx.zeros(size), { dtype = "i8", by = by }):size(), size)
+        end
+    end
+end
+
 -- Casting first gives the codes, scales and gradients of x:to("bf16").
 function TestQuantize.test_cast()
     local x = get("x")

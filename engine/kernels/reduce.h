@@ -42,8 +42,8 @@ typedef struct mx_moments {
     double n, mean, sum;
 } mx_moments;
 
-/* Of two sets together; of n neighbours; and of each of `width` columns, whose n >= 1 elements are `stride` apart. x f32
- * or bf16; computed as variances are. On the calling thread alone. */
+/* Of two sets together; of n neighbours; and of each of `width` columns, whose n >= 1 elements are `stride` apart. x
+ * f32 or bf16; computed as variances are. On the calling thread alone. */
 mx_moments mx_moments_join(mx_moments a, mx_moments b);
 mx_moments mx_row_moments(mx_array x, int64_t n);
 void mx_column_moments(mx_array x, int64_t n, int64_t stride, int64_t width, mx_moments *moments);

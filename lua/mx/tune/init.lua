@@ -280,10 +280,11 @@ local function final(t, list, report)
         wins = wins + (ratio <= 1 - LEAST_GAIN and 1 or 0)
     end
     report.gain, report.wins, report.turns = turns > 0 and 1 - point.ratio or 0, wins, turns
+    local has_won = turns >= LEAST_FINAL_TURNS and wins >= turns / 2 + 1.5 * math.sqrt(turns)
+    report.is_cut_short = not has_won and turns < FINAL_TURNS or nil -- more turns might show that it is faster
     if turns < LEAST_FINAL_TURNS then
-        report.is_cut_short = true
         return ("the budget of %.3g s was over after %d turns of the final"):format(t.o.budget_s, turns)
-    elseif wins < turns / 2 + 1.5 * math.sqrt(turns) then
+    elseif not has_won then
         return ("no point beats the standard by more than the noise: the best was at least %g %% faster in %d of %d "
             .. "turns"):format(100 * LEAST_GAIN, wins, turns)
     end

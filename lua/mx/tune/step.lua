@@ -15,7 +15,7 @@ local step = {}
 
 local TOLERANCE = 1e-3 -- of the loss; another number of threads or passes may add in another order
 local TIMED = 3 -- settings, besides the config's own
-local LEAST_BUDGET_S, BUDGET_STEPS = 60, 60 -- of tuning: as long as so many steps take
+local LEAST_BUDGET_S, BUDGET_STEPS = 60, 120 -- of tuning: as long as so many steps take
 local POLICIES = { "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "full" }
 local HISTORIES = { fp8_gpu = true, fp8_nanoo = true } -- recipes whose scales follow from earlier passes
 

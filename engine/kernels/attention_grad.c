@@ -99,7 +99,8 @@ static bool has_room_in_dq(const mx_attention *a)
            low_bytes(a) <= a->head_dim * (int64_t)mx_dtype_bytes(a->dq_dtype);
 }
 
-/* Adds this chunk's sums of some keys, of which it is the first or the last chunk, or neither. */
+/* Adds this chunk's sums of a run of keys to their rows of dk and dv. is_first: no chunk has added to these rows yet,
+ * so they are set; is_last: no chunk will add to them later, so they get their final values. */
 static void add_keys(const work *w, const task *t, mx_attention_run keys, bool is_first, bool is_last)
 {
     const mx_attention_plan *p = w->plan;

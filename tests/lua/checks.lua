@@ -28,6 +28,24 @@ function checks.assert_raises(texts, fn, ...)
     end
 end
 
+--- fn() raises a string of one line with these parts, and the file and a line of fn.
+---@param parts string[]
+---@param fn fun()
+function checks.assert_raises_here(parts, fn)
+    local ok, message = pcall(fn)
+    lu.assertFalse(ok, "nothing was raised; expected: " .. table.concat(parts, ", "))
+    lu.assertIsString(message)
+    for _, part in ipairs(parts) do
+        lu.assertStrContains(message, part)
+    end
+    local info = debug.getinfo(fn, "S")
+    local line = message:match(info.short_src:match("[^/]*$"):gsub("%p", "%%%0") .. ":(%d+): ")
+    lu.assertNotNil(line, "no script line in: " .. message)
+    lu.assertTrue(tonumber(line) >= info.linedefined and tonumber(line) <= info.lastlinedefined,
+        "line " .. line .. " is not that of the call: " .. message)
+    lu.assertNil(message:find("\n"), "more than one line: " .. message)
+end
+
 --- fn(...) is refused in one line with these parts.
 function checks.assert_refused(parts, fn, ...)
     local done, message = pcall(fn, ...)

@@ -78,6 +78,8 @@ check "a policy of one's own" 0 "nothing is known" $train tuning=cache remat_pol
 check "another batch" 0 "nothing is known" $train tuning=cache per_device_batch_size=3
 check "a simulated chip" 0 "a simulated chip has nothing to tune" "$mxlua" scripts/train.lua model_name=tiny hardware=v5e-4 \
     steps=1 tuning=cache
+check "the words of a later run" 0 "remat_policy=full, 2 threads " "$mxlua" --threads 2 scripts/tune.lua $words \
+    tuning=cache budget_s=1
 check "two ranks" 0 "points to time, at most 1.0s" "${2:-mpirun}" -n 2 "$mxlua" --threads 1 scripts/tune.lua $words \
     budget_s=1
 check "nothing to choose" 1 "nothing is left to choose: this process has one thread" "$mxlua" --threads 1 \

@@ -2,7 +2,7 @@
  * vectors. So maximum, sum and scaling need no step across lanes. And a tile of probabilities already has the packed
  * layout that the product with v needs. */
 #include "kernels/context.h"
-#include "kernels/simd/attention_tile.h"
+#include "kernels/simd/attention_scores.h"
 
 typedef struct forward {
     const mx_attention_plan *plan;

@@ -5,7 +5,7 @@
  *
  * P and dS need no other layout. Read along their rows they are operand A of the sums over queries (dV, dK). The panel
  * of dS is the packed operand B of the sum over keys (dQ). Only the inputs are transposed, once each. */
-#include "kernels/simd/attention_tile.h"
+#include "kernels/simd/attention_scores.h"
 
 typedef struct backward {
     const mx_attention_plan *plan;

@@ -244,8 +244,8 @@ end
 ---       reads: table<string, boolean>}
 ---       options: further keys of this script, with their defaults; stored: a whole config as config.dump writes it,
 ---       used instead of a model file; simulate = false: the script only looks up the hardware; quiet: words without
----       effect are not listed; flags = false: XLA's flags are not read; reads: the keys of base.yml that this script
----       reads, if not all: words of the others are listed as without effect
+---       effect are not listed, and tuning counts for nothing; flags = false: XLA's flags are not read; reads: the keys
+---       of base.yml that this script reads, if not all: words of the others are listed as without effect
 ---@return table config
 function config.load(words, o)
     o = o or {}
@@ -311,7 +311,7 @@ function config.load(words, o)
             mx.sim.label.say(hardware, hardware.job)
         end
     end
-    if loaded.tuning == "cache" then
+    if loaded.tuning == "cache" and not o.quiet then
         require("mx.tune.step").use(loaded)
     end
     return loaded

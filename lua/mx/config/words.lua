@@ -115,7 +115,8 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
---- What one key of MaxText means here, as lines of a table; nil: MaxText has no such key.
+--- Explains one key of MaxText: lines of a table with the key and what stands for it here. nil if MaxText has no such
+--- key.
 ---@param key string
 ---@return string[]?
 function words.meaning(key)

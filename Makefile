@@ -22,7 +22,8 @@ INCLUDES = -Iengine -Itests/c -Itests/fuzz $(PACKAGE_CFLAGS)
 DEFINES = -DMX_VERSION='"$(VERSION)"'
 CFLAGS_ALL = -std=gnu17 $(OPTIMIZE) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off $(WARNINGS) \
 	$(DEFINES) $(INCLUDES) $(CFLAGS)
-LIBS = -fopenmp $(PACKAGE_LIBS) -lm -ldl $(LDFLAGS)
+WRAP = -Wl,--wrap=GOMP_parallel # engine/core/omp_region.c
+LIBS = -fopenmp $(WRAP) $(PACKAGE_LIBS) -lm -ldl $(LDFLAGS)
 
 # A file in engine/kernels/simd is compiled once for each of these, and chosen among when the program runs.
 SIMD_avx2 = -DMX_SIMD_AVX2 -mavx2 -mfma -mf16c
@@ -202,7 +203,7 @@ build-fuzz/%.o: %.c
 	$(call quiet,compile)$(FUZZ_CC) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
 
 build-fuzz/fuzz_%: build-fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJECTS) $(BUILD)/libmxlua.a
-	$(call quiet,link)$(FUZZ_CC) -fsanitize=fuzzer -o $@ $^ $(PACKAGE_LIBS) -lgomp -lm -ldl
+	$(call quiet,link)$(FUZZ_CC) -fsanitize=fuzzer -o $@ $^ $(WRAP) $(PACKAGE_LIBS) -lgomp -lm -ldl
 
 # ---- lint: a stamp for each file that passed; clang-tidy looks again when a header has changed ----
 

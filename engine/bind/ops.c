@@ -459,11 +459,9 @@ static bool is_empty(lua_State *L, int table)
 /* Refuses an empty list of tensors, and options without a name: values that are not tensors, or one number too many. */
 static void check_input_kinds(lua_State *L, const mx_op *op, int n)
 {
-    int named = 0;
-    bool variadic = false;
-    for (; op->inputs[named]; named++)
-        variadic = variadic || strstr(op->inputs[named], "...");
-    int numbers = named; /* optional inputs are no numbers: these are options without their names */
+    bool variadic;
+    int numbers =
+        mx_op_inputs(op, &variadic); /* optional inputs are no numbers: these are options without their names */
     while (numbers > 0 && strchr(op->inputs[numbers - 1], '?'))
         numbers--;
     for (int i = 1; i <= n; i++) {

@@ -3,6 +3,7 @@
 #include "core/element.h"
 #include "core/offload.h"
 #include "core/scope.h"
+#include "core/spare.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,16 +75,16 @@ static mx_status check_shape(mx_dtype dtype, const mx_shape *shape)
     return MX_OK;
 }
 
+static mx_spare spare_tensors, spare_storages;
+
 mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out)
 {
     *out = NULL;
     MX_TRY(check_shape(dtype, shape));
-    mx_tensor *t = calloc(1, sizeof *t);
+    mx_tensor *t = mx_spare_take(&spare_tensors, sizeof *t);
     if (!t)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
-    t->refs = 1;
-    t->dtype = dtype;
-    t->shape = *shape;
+    *t = (mx_tensor){.refs = 1, .dtype = dtype, .shape = *shape};
     mx_scope *scope = mx_scope_current();
     if (scope)
         mx_scope_add(scope, t);
@@ -106,14 +107,13 @@ static mx_status alloc_values(mx_storage *storage)
 
 mx_status mx_tensor_allocate(mx_tensor *t)
 {
-    mx_storage *storage = calloc(1, sizeof *storage);
+    mx_storage *storage = mx_spare_take(&spare_storages, sizeof *storage);
     if (!storage)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
-    storage->refs = storage->tensors = 1;
-    storage->bytes = mx_bytes(t);
+    *storage = (mx_storage){.refs = 1, .tensors = 1, .bytes = mx_bytes(t)};
     mx_status status = alloc_values(storage);
     if (status != MX_OK) {
-        free(storage);
+        mx_spare_give(&spare_storages, storage);
         return mx_context(status, "%s", mx_tensor_text(t));
     }
     mx_tensor_drop_storage(t);
@@ -146,7 +146,7 @@ void mx_storage_release(mx_storage *storage)
         return;
     mx_device *device = storage->device;
     device->free(device, storage->data, storage->bytes);
-    free(storage);
+    mx_spare_give(&spare_storages, storage);
     mx_device_release(device);
 }
 
@@ -269,7 +269,7 @@ void mx_release(mx_tensor *t)
         hook->destroy(hook);
     }
     mx_text_let_go(t->name);
-    free(t);
+    mx_spare_give(&spare_tensors, t);
 }
 
 void mx_tensor_set_name(mx_tensor *t, const char *name)

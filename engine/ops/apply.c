@@ -144,15 +144,24 @@ mx_cost mx_cost_of(const mx_call *call, double flops)
     return cost;
 }
 
+int mx_op_inputs(const mx_op *op, bool *variadic)
+{
+    int n = 0;
+    while (op->inputs[n])
+        n++;
+    const char *last = n > 0 ? op->inputs[n - 1] : "";
+    size_t length = strlen(last);
+    *variadic = length > 0 && last[length - 1] == '.';
+    return n;
+}
+
 /* Checks the inputs, and fetches or recomputes missing values. Their number follows from the operation's input names.
  */
 static mx_status check_inputs(const mx_call *call)
 {
     const mx_op *op = call->op;
-    int named = 0;
-    bool variadic = false;
-    for (; op->inputs[named]; named++)
-        variadic = variadic || strstr(op->inputs[named], "...");
+    bool variadic;
+    int named = mx_op_inputs(op, &variadic);
     if (call->n_in > named && !variadic)
         return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, named, call->n_in);
     for (int i = 0; i < named || i < call->n_in; i++) {

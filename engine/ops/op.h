@@ -187,6 +187,9 @@ typedef struct mx_attrs {
 /* Those of a call, for another of the same operation or of one with the same struct. */
 static inline mx_attrs mx_call_attrs(const mx_call *call) { return (mx_attrs){call->attr, call->op->attr_bytes}; }
 
+/* The number of names in `inputs`, and whether the last one stands for one or more tensors. */
+int mx_op_inputs(const mx_op *op, bool *variadic);
+
 /* ---- for infer ---- */
 
 /* Creates output i, without storage. */

@@ -2,6 +2,7 @@
 #include "tape/tape.h"
 
 #include "core/offload.h"
+#include "core/spare.h"
 #include "ops/check.h"
 #include "tape/record.h"
 
@@ -155,21 +156,16 @@ void mx_tape_done_with(mx_tensor *t)
 
 /* ---- records ---- */
 
-enum { MAX_SPARE = 16384 }; /* at most 10 MiB */
-static mx_node *spare;      /* free records for reuse, linked by `after` */
-static int n_spare;
+static mx_spare spare_nodes; /* at most 10 MiB */
 
 /* For a call with n inputs; NULL: out of memory. */
 static mx_node *new_node(int n)
 {
-    mx_node *node = spare;
     void *list = n > MX_MAX_INPUTS ? malloc((size_t)n * (sizeof(mx_tensor *) + sizeof(mx_recorded))) : NULL;
     if (n > MX_MAX_INPUTS && !list)
         return NULL;
-    if (node) {
-        spare = node->after;
-        n_spare--;
-    } else if (!(node = malloc(sizeof *node))) {
+    mx_node *node = mx_spare_take(&spare_nodes, sizeof *node);
+    if (!node) {
         free(list);
         return NULL;
     }
@@ -182,13 +178,7 @@ static void free_node(mx_node *node)
 {
     if (node->in != node->own_in)
         free((void *)node->in);
-    if (n_spare == MAX_SPARE) {
-        free(node);
-        return;
-    }
-    node->after = spare;
-    spare = node;
-    n_spare++;
+    mx_spare_give(&spare_nodes, node);
 }
 
 /* The inputs whose values the gradient reads. */

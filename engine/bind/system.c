@@ -373,7 +373,7 @@ void mxl_print_versions(FILE *file)
             pinned ? "pinned by OPENBLAS_CORETYPE=" : "detected", pinned ? pinned : "", blas_threading());
     if (blas_core_is_too_old())
         fprintf(file,
-                "           this core uses a tenth of the processor, so f32 products are slow;\n"
+                "           this core uses a tenth of the processor, so its products are slow;\n"
                 "           set OPENBLAS_CORETYPE=%s\n",
                 mx_isa_best() >= MX_ISA_AVX512 ? "SkylakeX" : "Haswell");
     fprintf(file, "MPI        %s, thread level %s, %d rank%s, %d on this machine\n", mx_mpi_library(),
@@ -390,7 +390,8 @@ void mxl_print_versions(FILE *file)
     fprintf(file, "zstd       %s\n", ZSTD_versionString());
     fprintf(file, "processor  %s\n", mx_cpu_model());
     fprintf(file, "isa        %s (best here: %s)\n", mx_isa_name(mx_isa_current()), mx_isa_name(mx_isa_best()));
-    fprintf(file, "products   bf16 by %s; i8 by %s\n", mx_gemm_instruction(MX_BF16), mx_gemm_instruction(MX_I8));
+    fprintf(file, "products   bf16 by %s; f32 by %s; i8 by %s\n", mx_gemm_instruction(MX_BF16),
+            mx_gemm_instruction(MX_F32), mx_gemm_instruction(MX_I8));
     fprintf(file, "cores      %d; threads of each rank: %d\n", mx_node_cores(), mx_threads());
     fprintf(file, "caches     L2 %.0f KiB a core, L3 %.0f MiB\n", (double)mx_cpu_l2_bytes() / 1024,
             (double)mx_cpu_l3_bytes() / (1 << 20));

@@ -93,6 +93,11 @@ static void dgemm(const mx_gemm *g)
                     g->b.data, (blasint)g->b.stride, g->accumulate ? 1 : 0, g->c.data, (blasint)g->c.stride);
 }
 
+/* Whether the path has kernels of its own for f32 products. */
+static bool multiplies_f32(void) { return mx_kernels_current()->micro_f32->pack_b != NULL; }
+
+static bool is_f32(const mx_gemm *g) { return g->a.dtype == MX_F32 && g->b.dtype == MX_F32; }
+
 static bool has_codes(const mx_gemm *g) { return mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype); }
 
 const mx_micro *mx_gemm_micro(const mx_gemm *g)
@@ -103,11 +108,13 @@ const mx_micro *mx_gemm_micro(const mx_gemm *g)
         return kernels->micro_i8_tiles;
     if (bytes)
         return kernels->micro_vnni && mx_cpu_has(MX_CPU_VNNI) ? kernels->micro_vnni : kernels->micro_i8;
-    return kernels->micro;
+    return is_f32(g) ? kernels->micro_f32 : kernels->micro;
 }
 
 const char *mx_gemm_instruction(mx_dtype dtype)
 {
+    if (dtype == MX_F32 && !multiplies_f32())
+        return "OpenBLAS";
     return mx_gemm_micro(&(mx_gemm){.a.dtype = dtype, .b.dtype = dtype})->instruction;
 }
 
@@ -136,6 +143,8 @@ static mx_status run(const mx_gemm *g, int threads)
             return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, small ? 1 : threads);
     }
+    if (!small && multiplies_f32())
+        return mx_gemm_packed(g, threads);
     if (c_bf16)
         return sgemm_rounded(g);
     sgemm(g);

@@ -1,7 +1,8 @@
 /* Matrix products: C = op(A) op(B) (+ bias) or C += op(A) op(B), row-major.
  *
- * f32 x f32 and f64 x f64 go to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to
- * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
+ * Where an operand is bf16, both are rounded to bf16 as they are packed (so f32 master weights need no bf16 copy),
+ * products are summed in f32, and C is rounded once. OpenBLAS multiplies f64 x f64. It also multiplies f32 x f32 on the
+ * paths portable and avx2, and on the others where m x n x k is below 64^3.
  *
  * Codes (i8 and 8-bit floats) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32
  * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands.
@@ -75,7 +76,8 @@ typedef struct mx_gemm_blocks {
 mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa);
 void mx_gemm_set_blocks(const mx_gemm_blocks *blocks);
 
-/* "VDPBF16PS, 512 bits" and so on: what multiplies two operands of `dtype`, bf16 or i8, on the path in use. */
+/* "VDPBF16PS, 512 bits", "OpenBLAS" and so on: what multiplies two operands of `dtype`, f32, bf16 or i8, on the path in
+ * use. */
 const char *mx_gemm_instruction(mx_dtype dtype);
 
 /* The sums computed by three plain loops in f32, operands rounded as above: what the fast path is tested against. */

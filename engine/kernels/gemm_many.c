@@ -20,7 +20,8 @@ typedef struct item {
 
 static double work_of(const mx_gemm *g) { return (double)g->m * (double)g->n * (double)(g->k > 0 ? g->k : 1); }
 
-/* Of f32 alone: OpenBLAS may sum a part of the columns in another order than the whole. */
+/* False for f32 alone: what multiplies it depends on its size, so a part of the columns may be summed in another order
+ * than the whole. */
 static bool is_ours(const mx_gemm *g)
 {
     return mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype) || mx_is_bf16(g->a.dtype) ||

@@ -49,8 +49,8 @@ typedef struct mx_micro {
     void (*begin)(void), (*end)(void);
 
     /* op(A) (m, k) and op(B) (k, n), rounded to bf16. Not trans: A is stored (m, k), B (k, n). trans: A is stored
-     * (k, m), B (n, k). `micro_f32` multiplies f32 for convolutions, which pack their B themselves: its pack_a does not
-     * round, and its pack_b is NULL. */
+     * (k, m), B (n, k). Those of `micro_f32` do not round. Its pack_b is NULL on paths that leave f32 products to
+     * OpenBLAS; convolutions pack their B themselves. */
     mx_micro_pack *pack_a, *pack_b;
 
     /* One full tile of mr x nr of C, f32, row stride ldc, from one panel of each operand of `k_words` words of k, a

@@ -272,8 +272,9 @@ static void test_parallel_region(void)
         failed += mx_gemm_run(&inside[i]) != MX_OK;
     CHECK(failed == 0, "%d products failed inside a parallel region", failed);
     for (int i = 0; i < PRODUCTS; i++) {
-        bool f32 = inside[i].a.dtype == MX_F32 && inside[i].b.dtype == MX_F32; /* OpenBLAS: close, not equal */
-        CHECK(f32 || same_bits(&inside[i], &outside[i]), "product %d differs inside a parallel region", i);
+        bool f32 = inside[i].a.dtype == MX_F32 && inside[i].b.dtype == MX_F32;
+        bool close = f32 && strcmp(mx_gemm_instruction(MX_F32), "OpenBLAS") == 0; /* its bits depend on the threads */
+        CHECK(close || same_bits(&inside[i], &outside[i]), "product %d differs inside a parallel region", i);
         free(inside[i].c.data);
         free_product(&outside[i]);
     }

@@ -146,6 +146,9 @@ const mx_micro MX_SIMD_NAME(mx_micro_f32) = {.mr = MR,
                                              .instruction = MX_SIMD_512 ? "VFMADD231PS, 512 bits"
                                                                         : "VFMADD231PS, 256 bits",
                                              .pack_a = MX_SIMD_NAME(mx_pack_a_exact),
+#if MX_SIMD_512
+                                             .pack_b = MX_SIMD_NAME(mx_pack_b_exact),
+#endif
                                              .kernel = kernel,
                                              .store = MX_SIMD_NAME(mx_gemm_store),
                                              .scale = MX_SIMD_NAME(mx_gemm_scale)};

@@ -224,9 +224,9 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
 MX_INLINE bool is_wide(int width, word_kind kind)
 {
 #if defined(MX_SIMD_AVX512_BF16)
-    return (kind == SINGLES || kind == PAIRS) && width % VL == 0;
+    return kind <= PAIRS && width % VL == 0;
 #else
-    return kind == SINGLES && width % VL == 0;
+    return kind <= SINGLES && width % VL == 0;
 #endif
 }
 
@@ -241,12 +241,12 @@ MX_INLINE vf load_wide(const source *s, int64_t offset, int64_t n)
     return n >= VL ? vf_load(p) : vf_load_part(p, mx_max(n, 0));
 }
 
-/* Rounded to bf16. */
-MX_INLINE vi load_wide_singles(const source *s, int64_t offset, int64_t n)
+/* Rounded to bf16; EXACT: as they are. */
+MX_INLINE vi load_wide_singles(const source *s, int64_t offset, int64_t n, word_kind kind)
 {
     vf x = load_wide(s, offset, n);
     vi bits = vf_bits(x), odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    if (s->dtype == MX_BF16)
+    if (s->dtype == MX_BF16 || kind == EXACT)
         return bits;
     vi rounded = vi_add(bits, vi_add(odd, vi_set1(0x7fff)));
     rounded = _mm512_mask_or_epi32(rounded, vf_is_nan(x), bits, vi_set1(0x400000));
@@ -257,8 +257,8 @@ MX_INLINE vi load_wide_singles(const source *s, int64_t offset, int64_t n)
 MX_INLINE vi wide_words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
 {
     int64_t offset = item * s->stride + p;
-    if (kind == SINGLES)
-        return load_wide_singles(s, offset, n);
+    if (kind <= SINGLES)
+        return load_wide_singles(s, offset, n, kind);
     if (s->dtype != MX_BF16)
         return vf_pack_bf16(load_wide(s, offset, n), load_wide(s, offset + VL, n - VL));
     const mx_bf16 *from = (const mx_bf16 *)s->data + offset;
@@ -268,8 +268,8 @@ MX_INLINE vi wide_words_of_item(const source *s, int64_t item, int64_t p, int64_
 /* Word w of 16 neighbouring items, n of which exist. */
 MX_INLINE vi wide_word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
 {
-    if (kind == SINGLES)
-        return load_wide_singles(s, w * s->stride + item, n);
+    if (kind <= SINGLES)
+        return load_wide_singles(s, w * s->stride + item, n, kind);
     int64_t offset = 2 * w * s->stride + item;
     vf even = load_wide(s, offset, n), odd = load_wide(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
     return s->dtype == MX_BF16 ? vi_or(vi_shr(vf_bits(even), 16), vf_bits(odd)) : vf_join_bf16(even, odd);
@@ -344,6 +344,7 @@ MX_INLINE void pack_f32(const source *s, bool along, int width, void *packed, wo
     }
 
 DEFINE_PACK(mx_pack_a_exact, pack_f32, GEMM_MR, !trans, EXACT)
+DEFINE_PACK(mx_pack_b_exact, pack_f32, GEMM_NR, trans, EXACT)
 DEFINE_PACK(mx_pack_a_singles, pack, GEMM_MR, !trans, SINGLES)
 DEFINE_PACK(mx_pack_b_singles, pack, GEMM_NR, trans, SINGLES)
 DEFINE_PACK(mx_pack_a_pairs, pack, 8, !trans, PAIRS)

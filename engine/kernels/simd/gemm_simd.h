@@ -14,7 +14,7 @@ mx_micro_pack MX_SIMD_NAME(mx_pack_a_singles), MX_SIMD_NAME(mx_pack_b_singles);
 mx_micro_pack MX_SIMD_NAME(mx_pack_a_pairs), MX_SIMD_NAME(mx_pack_b_pairs);
 
 /* f32 as they are. */
-mx_micro_pack MX_SIMD_NAME(mx_pack_a_exact);
+mx_micro_pack MX_SIMD_NAME(mx_pack_a_exact), MX_SIMD_NAME(mx_pack_b_exact);
 
 /* Packing of i8: as i16, two a word; and four a word, with room for another word at the end of each panel. The bytes of
  * A are offset by 128. */

@@ -37,8 +37,20 @@ mx_status mx_conv_forward(const mx_conv *c, mx_array x, mx_array w, const float 
     return run_pass(&p, x, w, bias, y, mx_conv_is_thin(c));
 }
 
+static mx_status add_products(const mx_conv *c, mx_array dy, mx_array w, mx_array dx)
+{
+    int64_t n = c->batch * c->channels_out * mx_conv_positions(c);
+    void *rounded;
+    MX_TRY(round_beside(w.dtype, n, &dy, &rounded));
+    mx_status status = mx_conv_product_grad_x(c, dy, w, dx);
+    mx_pool_free(rounded, n * (int64_t)sizeof(mx_bf16));
+    return status;
+}
+
 mx_status mx_conv_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx)
 {
+    if (!mx_conv_is_thin(c) && mx_conv_grad_x_adds(c))
+        return add_products(c, dy, w, dx);
     for (int64_t i = 0; i < mx_min(c->stride[0], c->in[0]); i++)
         for (int64_t j = 0; j < mx_min(c->stride[1], c->in[1]); j++) {
             mx_conv_pass p = mx_conv_pass_grad_x(c, i, j);

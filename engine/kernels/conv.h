@@ -28,7 +28,7 @@ mx_status mx_conv_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
 /* sums[o] = the sum of dy (batch, channels_out, positions) over batch and positions. */
 void mx_conv_grad_bias(const mx_conv *c, mx_array dy, float *sums);
 
-/* n neighbours in a copy of planes, from float `from` on, that are columns `to` to before to + n of a packed panel. */
+/* n neighbours in a copy of planes, from float `from` on, that are columns `to` to before to + n of a panel. */
 typedef struct mx_conv_run {
     int64_t from, to, n;
 } mx_conv_run;
@@ -44,10 +44,23 @@ typedef struct mx_conv_paths {
     void (*gather)(const float *x, int64_t n, const int64_t *at, const mx_conv_run *runs, int64_t n_runs, bool pairs,
                    int64_t width, uint32_t *out);
 
+    /* The same from planes as they are: word w of column to + i is x[w step + from + i], or a pair of these. x is bf16
+     * if `pairs`; else bf16 becomes f32. Nothing outside of the runs is read. */
+    void (*take)(mx_array x, int64_t n, int64_t step, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                 int64_t width, uint32_t *out);
+
     /* Row i of a tile of f32, (m, n) with rows `width` apart, plus bias[i] (NULL: 0), to element i step of y. `stream`:
      * past the caches where cache lines are written as a whole, until a store fence. */
     void (*put)(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
                 bool stream);
+
+    /* Adds rows of a tile of f32, `width` apart: y[at[i] + from + l] += tile[i width + to + l], i < m, l < the n of a
+     * run. Whole vectors of y are read and written. */
+    void (*add)(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
+                float *y);
+
+    /* y[i] = x[i % step phase + i / step], i < n: columns that were sorted by their remainder. */
+    void (*weave)(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y);
 
     /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
     void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);

@@ -133,6 +133,17 @@ int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_
 
 /* ---- packed panels ---- */
 
+/* to[i] = from[at[i]] */
+void mx_conv_pick(const void *from, size_t bytes, int64_t n, const int64_t *at, void *to)
+{
+    if (bytes == 4)
+        for (int64_t i = 0; i < n; i++)
+            ((uint32_t *)to)[i] = ((const uint32_t *)from)[at[i]];
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[at[i]];
+}
+
 const mx_micro *mx_conv_micro(mx_dtype a, mx_dtype b)
 {
     const mx_kernels *kernels = mx_kernels_current();
@@ -163,6 +174,20 @@ void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const flo
         for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
             int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
             paths->gather(copy, n, at + e, panel->runs[q], panel->n_runs[q], u->k_group == 2, width, packed);
+            memset(packed + lines * width, 0, (size_t)((words - lines) * width) * sizeof *packed);
+        }
+}
+
+void mx_conv_panel_take(const mx_micro *u, const mx_conv_panel *panel, mx_array x, int64_t k, int64_t step,
+                        uint32_t *packed)
+{
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
+    int64_t width = part_width(u), words = u->k_unit > 1 ? u->k_unit : mx_conv_words(u, k);
+    for (int64_t e = 0; e < k; e += words * u->k_group)
+        for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
+            int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
+            paths->take(mx_conv_part(x, e * step), n, step, panel->runs[q], panel->n_runs[q], u->k_group == 2, width,
+                        packed);
             memset(packed + lines * width, 0, (size_t)((words - lines) * width) * sizeof *packed);
         }
 }

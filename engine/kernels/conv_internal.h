@@ -148,6 +148,13 @@ void mx_conv_panel_cut(const mx_micro *u, const mx_conv_run *runs, int64_t n_run
 void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
                         uint32_t *packed);
 
+/* The same from planes in place: element e, e < k, of position p is x[e step + p]; runs are of positions. */
+void mx_conv_panel_take(const mx_micro *u, const mx_conv_panel *panel, mx_array x, int64_t k, int64_t step,
+                        uint32_t *packed);
+
+/* to[i] = from[at[i]], i < n, of elements of 2 or 4 bytes: weights in the order in which they are packed. */
+void mx_conv_pick(const void *from, size_t bytes, int64_t n, const int64_t *at, void *to);
+
 /* ---- the ways to compute it ---- */
 
 /* Whether its groups are too thin for matrix products. */
@@ -158,6 +165,10 @@ mx_status mx_conv_thin_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *
 
 /* `from` is bf16 unless w is f32 too; so are x and dy. */
 mx_status mx_conv_product_pass(const mx_conv_pass *p, mx_array from, mx_array w, const float *bias, mx_array to);
+mx_status mx_conv_product_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx);
 mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
+
+/* Whether the gradient by x is mx_conv_product_grad_x(); else it is passes. */
+bool mx_conv_grad_x_adds(const mx_conv *c);
 
 #endif

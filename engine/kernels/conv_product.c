@@ -48,17 +48,6 @@ static const uint32_t *weights_at(const job *j, int64_t group, int64_t k0, int64
     return j->a + group * j->rows * j->words + j->rows * mx_conv_words(j->u, k0) + row * mx_conv_words(j->u, k);
 }
 
-/* to[i] = from[at[i]] */
-static void pick(const void *from, size_t bytes, int64_t n, const int64_t *at, void *to)
-{
-    if (bytes == 4)
-        for (int64_t i = 0; i < n; i++)
-            ((uint32_t *)to)[i] = ((const uint32_t *)from)[at[i]];
-    else
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)to)[i] = ((const uint16_t *)from)[at[i]];
-}
-
 /* Packs elements k0 to before k0 + k of a panel of rows. `at`: where the weights of a result have them, ascending;
  * `lines`: room for a panel as a matrix, used where they are not neighbours. */
 static void pack_weights(const job *j, int64_t group, int64_t row, int64_t k0, int64_t k, const int64_t *at,
@@ -72,7 +61,7 @@ static void pack_weights(const job *j, int64_t group, int64_t row, int64_t k0, i
         from += (size_t)at[0] * bytes;
     } else {
         for (int64_t i = 0; i < n; i++)
-            pick(from + (size_t)(i * p->w_output) * bytes, bytes, k, at, lines + (size_t)(i * k) * bytes);
+            mx_conv_pick(from + (size_t)(i * p->w_output) * bytes, bytes, k, at, lines + (size_t)(i * k) * bytes);
         from = lines;
         stride = k;
     }

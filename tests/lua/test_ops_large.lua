@@ -378,8 +378,9 @@ end
 
 TestWindows = {}
 
--- Of several tiles in every direction (kernels/windows.h), and products of several blocks of columns, of rows and of
--- taps (kernels/conv_product.c), against f64, whose loops know neither.
+-- Of several tiles in every direction (kernels/windows.h), products of several blocks of columns, of rows and of taps
+-- (kernels/conv_product.c), and gradients by x of several bands and chunks (added_..., kernels/conv_grad_x.c), against
+-- f64, whose loops know none of these.
 for name, case in pairs {
     product = { { 3, 10, 31, 33 }, { 70, 10, 3, 3 }, { padding = 1 } },
     product_many_taps = { { 1, 130, 9, 8 }, { 20, 130, 3, 3 }, { padding = 1 } },
@@ -391,6 +392,12 @@ for name, case in pairs {
     product_groups = {
         { 2, 12, 20, 23 }, { 18, 6, 3, 2 }, { groups = 2, dilation = { 2, 3 }, stride = { 1, 2 }, padding = { 3, 1 } },
     },
+    added_bands = { { 1, 3, 90, 700 }, { 16, 3, 5, 4 }, { padding = { 2, 1 } } },
+    added_chunks = { { 2, 40, 9, 8 }, { 20, 40, 3, 2 }, { stride = { 2, 3 }, dilation = { 2, 1 }, padding = 2 } },
+    added_apart = { { 2, 9, 17, 19 }, { 12, 9, 2, 2 }, { stride = 5 } },
+    added_long = { { 2, 12, 500 }, { 24, 12, 9 }, { stride = 4, padding = 4 } },
+    added_wide_padding = { { 2, 2, 3, 4 }, { 32, 2, 2, 3 }, { padding = { 3, 5 } } },
+    passes_with_stride = { { 1, 9, 9000 }, { 10, 9, 3 }, { stride = 2 } },
     causal_depthwise = { { 2, 3, 9001 }, { 3, 1, 4 }, { groups = 3, padding = "causal" } },
     strided = { { 1, 4, 4500 }, { 6, 2, 5 }, { groups = 2, stride = 3, dilation = 2, padding = 4 } },
     two_dimensions = { { 1, 2, 40, 1100 }, { 2, 1, 3, 3 }, { groups = 2, padding = 1 } },

@@ -23,6 +23,21 @@ static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_r
             }
 }
 
+static void take(mx_array x, int64_t n, int64_t step, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                 int64_t width, uint32_t *out)
+{
+    int64_t group = pairs ? 2 : 1;
+    for (int64_t e = 0; e < n; e += group, out += width)
+        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+            for (int64_t i = 0; i < r->n; i++) {
+                int64_t at = e * step + r->from + i;
+                uint32_t word = bits_of(mx_get_float(x.data, at, x.dtype));
+                if (pairs)
+                    word = word >> 16 | (e + 1 < n ? bits_of(mx_get_float(x.data, at + step, x.dtype)) : 0);
+                out[r->to + i] = word;
+            }
+}
+
 static void put(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
                 bool stream)
 {
@@ -32,6 +47,21 @@ static void put(int64_t m, int64_t n, const float *tile, int64_t width, const fl
             mx_set_float(y.data, i * step + j, tile[i * width + j] + (bias ? bias[i] : 0), y.dtype);
 }
 
+static void add(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
+                float *y)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+            for (int64_t l = 0; l < r->n; l++)
+                y[at[i] + r->from + l] += tile[i * width + r->to + l];
+}
+
+static void weave(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y)
+{
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(y.data, i, x[i % step * phase + i / step], y.dtype);
+}
+
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -39,4 +69,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
             y[i * y_step + p] = value_at(x.data, mx_is_bf16(x.dtype), p * step + i);
 }
 
-const mx_conv_paths mx_conv_portable = {sum, gather, put, turn};
+const mx_conv_paths mx_conv_portable = {sum, gather, take, put, add, weave, turn};

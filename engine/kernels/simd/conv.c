@@ -2,6 +2,8 @@
 #include "kernels/simd/rows.h"
 #include "kernels/simd/transpose.h"
 
+#include <string.h>
+
 enum { MOST_PIECES = 64 }; /* vectors of a line, which has no more columns than these */
 
 typedef struct piece {
@@ -47,6 +49,41 @@ static void gather(const float *x, int64_t n, const int64_t *at, const mx_conv_r
             gather_pairs(x + at[e], e + 1 < n ? x + at[e + 1] : NULL, pieces, count, out);
 }
 
+/* Up to a vector at x[i]: the words of one or of two planes. */
+MX_INLINE vi take_singles(const void *x, int64_t i, int64_t n, const bool bf16)
+{
+    return vf_bits(n >= VL ? row_load(x, i, bf16) : row_load_part(x, i, n, bf16));
+}
+
+MX_INLINE vi take_pairs(const void *x, int64_t i, int64_t step, bool odd, int64_t n)
+{
+    vi lower = vi_shr(take_singles(x, i, n, true), 16);
+    return odd ? vi_or(lower, take_singles(x, i + step, n, true)) : lower;
+}
+
+MX_INLINE void take_as(const bool bf16, const bool pairs, const void *x, int64_t n, int64_t step,
+                       const mx_conv_run *runs, int64_t n_runs, int64_t width, uint32_t *out)
+{
+    for (int64_t e = 0; e < n; e += pairs ? 2 : 1, out += width)
+        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+            for (int64_t i = 0; i < r->n; i += VL) {
+                int64_t at = e * step + r->from + i, left = r->n - i;
+                vi_store((int32_t *)out + r->to + i,
+                         pairs ? take_pairs(x, at, step, e + 1 < n, left) : take_singles(x, at, left, bf16));
+            }
+}
+
+static void take(mx_array x, int64_t n, int64_t step, const mx_conv_run *runs, int64_t n_runs, bool pairs,
+                 int64_t width, uint32_t *out)
+{
+    if (pairs)
+        take_as(true, true, x.data, n, step, runs, n_runs, width, out);
+    else if (mx_is_bf16(x.dtype))
+        take_as(true, false, x.data, n, step, runs, n_runs, width, out);
+    else
+        take_as(false, false, x.data, n, step, runs, n_runs, width, out);
+}
+
 MX_INLINE void put_as(const bool bf16, const bool stream, int64_t m, int64_t n, const float *tile, int64_t width,
                       const float *bias, void *y, int64_t step)
 {
@@ -73,6 +110,52 @@ static void put(int64_t m, int64_t n, const float *tile, int64_t width, const fl
         put_as(false, true, m, n, tile, width, bias, y.data, step);
     else
         put_as(false, false, m, n, tile, width, bias, y.data, step);
+}
+
+/* Rows in the inner loop: an element of y that was just written is not read at once. */
+static void add(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
+                float *y)
+{
+    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+        for (int64_t l = 0; l < r->n; l += VL)
+            for (int64_t i = 0; i < m; i++) {
+                const float *from = tile + i * width + r->to + l;
+                float *to = y + at[i] + r->from + l;
+                vf_store(to, vf_load(to) + (r->n - l >= VL ? vf_load(from) : vf_load_part(from, r->n - l)));
+            }
+}
+
+MX_INLINE void weave_as(const bool bf16, int64_t n, const float *x, int64_t phase, void *y)
+{
+    for (int64_t i = 0; i < n; i += 2 * VL) {
+        vf even = vf_load(x + i / 2), odd = vf_load(x + phase + i / 2);
+        int64_t left = n - i;
+        float both[2 * VL];
+        if (bf16 && left >= 2 * VL) {
+            vi_store((int32_t *)((mx_bf16 *)y + i), vf_join_bf16(even, odd));
+            continue;
+        }
+        vf_store_in_turn(both, even, odd);
+        row_store_part(y, i, vf_load(both), mx_min(left, VL), bf16);
+        if (left > VL)
+            row_store_part(y, i + VL, vf_load(both + VL), mx_min(left - VL, VL), bf16);
+    }
+}
+
+static void weave(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    if (step == 1 && mx_is_bf16(y.dtype))
+        paths->to_bf16(x, y.data, n, false);
+    else if (step == 1)
+        memcpy(y.data, x, (size_t)n * sizeof *x);
+    else if (step == 2 && mx_is_bf16(y.dtype))
+        weave_as(true, n, x, phase, y.data);
+    else if (step == 2)
+        weave_as(false, n, x, phase, y.data);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mx_set_float(y.data, i, x[i % step * phase + i / step], y.dtype);
 }
 
 MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, int64_t y_step,
@@ -106,4 +189,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
         turn_as(false, planes, n, x.data, step, y_step, y);
 }
 
-const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, put, turn};
+const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, take, put, add, weave, turn};

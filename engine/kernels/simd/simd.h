@@ -142,6 +142,12 @@ static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* the places of 2 VL
     *even = _mm512_permutex2var_ps(a, places, b);
     *odd = _mm512_permutex2var_ps(a, _mm512_or_si512(places, vi_set1(1)), b);
 }
+static inline void vf_store_in_turn(float *p, vf even, vf odd) /* the places of 2 VL neighbours as vf_split has them */
+{
+    const vi low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    vf_store(p, _mm512_permutex2var_ps(even, low, odd));
+    vf_store(p + VL, _mm512_permutex2var_ps(even, vi_add(low, vi_set1(8)), odd));
+}
 static inline void vi_stream(void *p, vi x) { _mm512_stream_si512(p, x); } /* p aligned to 64 bytes */
 static inline vi vf_pack_bf16(vf first, vf second)                         /* 2 VL bf16 in order, from any f32 */
 {
@@ -261,6 +267,12 @@ static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
     __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
     *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
     *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+}
+static inline void vf_store_in_turn(float *p, vf even, vf odd) /* as above */
+{
+    vf low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    vf_store(p, _mm256_permute2f128_ps(low, high, 0x20));
+    vf_store(p + VL, _mm256_permute2f128_ps(low, high, 0x31));
 }
 static inline void vi_stream(void *p, vi x) { _mm256_stream_si256(p, x); } /* p aligned to 32 bytes */
 static inline vi vf_pack_bf16(vf first, vf second)                         /* 2 VL bf16 in order, from any f32 */

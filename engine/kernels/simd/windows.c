@@ -257,20 +257,6 @@ MX_INLINE vf spread_sum(const bool bf16, const bool chosen, const mx_spreading *
     return sum * vf_set1(s->scale);
 }
 
-/* y = a[0], b[0], a[1], ... */
-MX_INLINE void store_in_turn(float *y, vf a, vf b)
-{
-#if MX_SIMD_512
-    const vi low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    vf_store(y, _mm512_permutex2var_ps(a, low, b));
-    vf_store(y + VL, _mm512_permutex2var_ps(a, vi_add(low, vi_set1(8)), b));
-#else
-    vf low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
-    vf_store(y, _mm256_permute2f128_ps(low, high, 0x20));
-    vf_store(y + VL, _mm256_permute2f128_ps(low, high, 0x31));
-#endif
-}
-
 /* A row of columns, of which the first has place `first`. */
 MX_INLINE void spread_row(const bool bf16, const bool chosen, const mx_spreading *s, const met *m, int32_t first,
                           float *y, float *phases)
@@ -283,7 +269,7 @@ MX_INLINE void spread_row(const bool bf16, const bool chosen, const mx_spreading
     for (int64_t q = 0; step == 2 && q < count; q += VL) {
         vi here = vi_add(lanes, vi_set1(first + 2 * (int32_t)q));
         vf even = spread_sum(bf16, chosen, s, m, 0, q, here);
-        store_in_turn(y + 2 * q, even, spread_sum(bf16, chosen, s, m, 1, q, vi_add(here, vi_set1(1))));
+        vf_store_in_turn(y + 2 * q, even, spread_sum(bf16, chosen, s, m, 1, q, vi_add(here, vi_set1(1))));
     }
     if (step <= 2)
         return;

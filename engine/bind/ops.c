@@ -459,9 +459,8 @@ static bool is_empty(lua_State *L, int table)
 /* Refuses an empty list of tensors, and options without a name: values that are not tensors, or one number too many. */
 static void check_input_kinds(lua_State *L, const mx_op *op, int n)
 {
-    bool variadic;
-    int numbers =
-        mx_op_inputs(op, &variadic); /* optional inputs are no numbers: these are options without their names */
+    bool variadic; /* optional inputs are no numbers: these are options without their names */
+    int numbers = mx_op_inputs(op, &variadic);
     while (numbers > 0 && strchr(op->inputs[numbers - 1], '?'))
         numbers--;
     for (int i = 1; i <= n; i++) {

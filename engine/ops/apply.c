@@ -149,9 +149,7 @@ int mx_op_inputs(const mx_op *op, bool *variadic)
     int n = 0;
     while (op->inputs[n])
         n++;
-    const char *last = n > 0 ? op->inputs[n - 1] : "";
-    size_t length = strlen(last);
-    *variadic = length > 0 && last[length - 1] == '.';
+    *variadic = n > 0 && strstr(op->inputs[n - 1], "...");
     return n;
 }
 

@@ -11,9 +11,11 @@
 #include "kernels/channel_norm.h"
 #include "kernels/class_loss.h"
 #include "kernels/conv.h"
+#include "kernels/draw.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm_internal.h"
+#include "kernels/index.h"
 #include "kernels/loss.h"
 #include "kernels/move.h"
 #include "kernels/norm.h"
@@ -67,7 +69,9 @@
     X(const mx_peak_path, peak_bf16) \
     X(mx_peak_copy_path, peak_copy) \
     X(const mx_slope_paths, slopes) \
-    X(mx_best_path, best)
+    X(mx_best_path, best) \
+    X(const mx_mark_paths, marks) \
+    X(const mx_draw_paths, draws)
 /* clang-format on */
 
 typedef struct mx_kernels {

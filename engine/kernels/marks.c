@@ -39,62 +39,15 @@ void mx_one_hot(const int32_t *ids, int64_t n, int64_t classes, mx_array y)
 
 /* ---- nonzero ---- */
 
-/* A product moves the 8 bytes of a word, which are 0 or 1, to the 8 bits of its last byte. */
-MX_INLINE uint64_t pack_flags(const uint8_t flag[64])
-{
-    uint64_t mask = 0;
-    for (int i = 0; i < 8; i++) {
-        uint64_t word;
-        memcpy(&word, flag + 8 * i, 8);
-        mask |= word * 0x0102040810204080u >> 56 << 8 * i;
-    }
-    return mask;
-}
-
-/* `bits`: those of an element that are not 0 unless the number is 0. */
-#define DEFINE_MARKS(name, type, bits)                                                                                 \
-    static void name(const type *x, uint64_t *mask, int64_t n)                                                         \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < n; i += 64) {                                                                          \
-            uint8_t flag[64] = {0};                                                                                    \
-            if (n - i >= 64)                                                                                           \
-                for (int k = 0; k < 64; k++)                                                                           \
-                    flag[k] = (x[i + k] & (type)(bits)) != 0;                                                          \
-            for (int64_t k = i; n - i < 64 && k < n; k++)                                                              \
-                flag[k - i] = (x[k] & (type)(bits)) != 0;                                                              \
-            mask[i / 64] = pack_flags(flag);                                                                           \
-        }                                                                                                              \
-    }
-DEFINE_MARKS(marks_u8, uint8_t, UINT8_MAX)
-DEFINE_MARKS(marks_f8, uint8_t, 0x7f)
-DEFINE_MARKS(marks_bf16, uint16_t, 0x7fff)
-DEFINE_MARKS(marks_i32, uint32_t, UINT32_MAX)
-DEFINE_MARKS(marks_f32, uint32_t, 0x7fffffff)
-DEFINE_MARKS(marks_i64, uint64_t, UINT64_MAX)
-DEFINE_MARKS(marks_f64, uint64_t, INT64_MAX)
-
-static void mark_words(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
-{
-    const size_t bytes = mx_dtype_bytes(dtype);
-    const bool whole = mx_dtype_is_integer(dtype);
-    if (bytes == 8)
-        whole ? marks_i64(x, mask, n) : marks_f64(x, mask, n);
-    else if (bytes == 4)
-        whole ? marks_i32(x, mask, n) : marks_f32(x, mask, n);
-    else if (bytes == 2)
-        marks_bf16(x, mask, n);
-    else
-        whole ? marks_u8(x, mask, n) : marks_f8(x, mask, n);
-}
-
 int64_t mx_mark_nonzero(mx_array x, int64_t n, uint64_t *mask, int64_t *before)
 {
+    const mx_mark_paths *paths = mx_kernels_current()->marks;
     const int64_t bytes = (int64_t)mx_dtype_bytes(x.dtype);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += MX_MARK_CHUNK) {
         const int64_t m = mx_min(n - first, MX_MARK_CHUNK);
         uint64_t *own = mask + first / 64;
-        mark_words(x.dtype, (const char *)x.data + first * bytes, own, m);
+        paths->mark(x.dtype, (const char *)x.data + first * bytes, own, m);
         int64_t found = 0;
         for (int64_t w = 0; w < mx_ceil_div(m, 64); w++)
             found += __builtin_popcountll(own[w]);
@@ -118,27 +71,57 @@ static void advance(int32_t *at, const int64_t *size, int last)
         at[d] = 0;
 }
 
+/* The first of n places from k on, in order, that is not below `limit`. Rows may have few marks or many. */
+static int64_t find_end(const int32_t *place, int64_t k, int64_t n, int64_t limit)
+{
+    int64_t step = 1, high;
+    while (k + step < n && place[k + step] < limit) {
+        k += step;
+        step *= 2;
+    }
+    high = mx_min(k + step, n);
+    while (k < high) {
+        int64_t middle = (k + high) / 2;
+        if (place[middle] < limit)
+            k = middle + 1;
+        else
+            high = middle;
+    }
+    return k;
+}
+
+/* n marks of a row, whose indices but the last are `at`; place - less is the last. */
+static void list_row(const int32_t *place, int64_t n, const int32_t *at, int n_dims, int32_t less, int32_t *y)
+{
+    if (n_dims == 2) {
+        mx_kernels_current()->marks->pairs(place, n, at[0], less, y);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, y += n_dims) {
+        for (int d = 0; d < n_dims - 1; d++)
+            y[d] = at[d];
+        y[n_dims - 1] = place[i] - less;
+    }
+}
+
 /* The marks of `words` words; the first one is that of element `first`. */
 static void list_chunk(const uint64_t *mask, int64_t words, int64_t first, const int64_t *size, int n_dims, int32_t *y)
 {
     const int last = n_dims - 1;
     const int64_t width = size[last];
-    int64_t rest = first / width, row = rest * width;
-    int32_t at[MOST_DIMS];
+    int32_t at[MOST_DIMS], place[MX_MARK_CHUNK + MX_MARK_MORE];
+    int64_t rest = first / width, row = rest * width - first; /* where a row begins, from the first element on */
+    int64_t n = mx_kernels_current()->marks->places(mask, words, place);
     for (int d = last - 1; d >= 0; d--) {
         at[d] = (int32_t)(rest % size[d]);
         rest /= size[d];
     }
-    for (int64_t w = 0; w < words; w++)
-        for (uint64_t bits = mask[w]; bits; bits &= bits - 1) {
-            const int64_t i = first + 64 * w + __builtin_ctzll(bits);
-            for (; i - row >= width; row += width)
-                advance(at, size, last);
-            for (int d = 0; d < last; d++)
-                y[d] = at[d];
-            y[last] = (int32_t)(i - row);
-            y += n_dims;
-        }
+    for (int64_t k = 0, end; k < n; k = end) {
+        for (; place[k] - row >= width; row += width)
+            advance(at, size, last);
+        end = find_end(place, k, n, row + width);
+        list_row(place + k, end - k, at, n_dims, (int32_t)row, y + k * n_dims);
+    }
 }
 
 void mx_list_marks(const uint64_t *mask, const int64_t *before, const int64_t *size, int n_dims, int32_t *y)

@@ -6,19 +6,13 @@
 
 #include <math.h>
 
-typedef enum kind { UNIFORM, NORMAL } kind;
-
 typedef struct job {
-    kind kind;
-    mx_stream s;
-    float a, b; /* least and width, or mean and std */
-    float greatest;
+    mx_draw draw;
     const mx_part *part;   /* or NULL: all rows */
     int outer;             /* of the part's dimensions: those that count its rows */
     int64_t rows_n, width; /* y is so many rows of so many elements, neighbours in their stream */
     mx_array y;
-    const mx_random_paths *paths;
-    const mx_elementwise_paths *convert;
+    bool stream;
 } job;
 
 /* The numbers of one group that a thread has drawn last: rows of few elements share groups. */
@@ -27,26 +21,9 @@ typedef struct drawn {
     float value[MX_RNG_GROUP];
 } drawn;
 
-static uint64_t group_of(mx_stream s, int64_t group) { return (uint64_t)group | (s.drawn ? 1ULL << 59 : 0); }
-
-static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
-
-/* The numbers of a group. */
-static void draw(const job *j, int64_t group, float value[MX_RNG_GROUP])
+static mx_array at(mx_array v, int64_t i)
 {
-    uint32_t words[MX_RNG_GROUP];
-    j->paths->words(j->s.seed, j->s.offset, group_of(j->s, group), words);
-    if (j->kind == UNIFORM) {
-        float least = j->a, width = j->b, greatest = j->greatest;
-        for (int i = 0; i < MX_RNG_GROUP; i++) {
-            float u = least + width * mx_rng_unit(words[i]);
-            value[i] = u > greatest ? greatest : u;
-        }
-    } else {
-        j->paths->normals(words, value);
-        for (int i = 0; i < MX_RNG_GROUP; i++)
-            value[i] = j->a + j->b * value[i];
-    }
+    return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
 }
 
 /* The element of its stream with which a row begins. */
@@ -62,36 +39,54 @@ static int64_t start_of(const job *j, int64_t row)
     return start;
 }
 
-/* What group number k of those that a row touches gives to it. */
-static void run_group(const job *j, int64_t row, int64_t k, drawn *last)
+/* The elements of a row that are in a group of which not all are. */
+static void run_part(const job *j, int64_t row, int64_t start, int64_t group, drawn *last)
 {
-    int64_t start = start_of(j, row), group = start / MX_RNG_GROUP + k;
-    int64_t from = k > 0 ? group * MX_RNG_GROUP - start : 0, skip = start + from - group * MX_RNG_GROUP;
-    int64_t n = j->width - from < MX_RNG_GROUP - skip ? j->width - from : MX_RNG_GROUP - skip;
+    const mx_kernels *k = mx_kernels_current();
+    int64_t from = mx_max(group * MX_RNG_GROUP - start, 0), skip = start + from - group * MX_RNG_GROUP;
+    int64_t n = mx_min(j->width - from, MX_RNG_GROUP - skip);
     if (n <= 0)
         return;
-    int64_t first = row * j->width + from;
     if (group != last->group)
-        draw(j, group, last->value);
+        k->random->fill(&j->draw, mx_group_of(j->draw.s, group), 1, (mx_array){last->value, MX_F32}, false);
     last->group = group;
-    if (mx_is_bf16(j->y.dtype))
-        j->convert->to_bf16(last->value + skip, at(j->y, first), n, false);
+    mx_array y = at(j->y, row * j->width + from);
+    if (mx_is_bf16(y.dtype))
+        k->elementwise->to_bf16(last->value + skip, y.data, n, false);
     else
-        memcpy(at(j->y, first), last->value + skip, (size_t)n * sizeof *last->value);
+        memcpy(y.data, last->value + skip, (size_t)n * sizeof *last->value);
+}
+
+/* Groups first to before `end` of those that a row touches, counted from 0. */
+static void run_groups(const job *j, int64_t row, int64_t first, int64_t end, drawn *last)
+{
+    int64_t start = start_of(j, row), base = start / MX_RNG_GROUP;
+    for (int64_t k = first, n; k < end; k += n) {
+        int64_t from = (base + k) * MX_RNG_GROUP - start;
+        n = mx_min(end - k, (j->width - from) / MX_RNG_GROUP);
+        if (from >= 0 && n > 0) {
+            mx_array y = at(j->y, row * j->width + from);
+            mx_kernels_current()->random->fill(&j->draw, mx_group_of(j->draw.s, base + k), n, y, j->stream);
+        } else {
+            n = 1;
+            run_part(j, row, start, base + k, last);
+        }
+    }
 }
 
 static void run(job *j)
 {
-    j->paths = mx_kernels_current()->random;
-    j->convert = mx_kernels_current()->elementwise;
+    enum { TOGETHER = 256 };                                                  /* groups */
     int64_t n = j->rows_n * j->width, shift = j->part ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
-    int64_t of_row = (j->width + shift + MX_RNG_GROUP - 1) / MX_RNG_GROUP, groups = n > 0 ? j->rows_n * of_row : 0;
+    int64_t groups = mx_ceil_div(j->width + shift, MX_RNG_GROUP), pieces = mx_ceil_div(groups, TOGETHER);
+    int64_t items = n > 0 ? j->rows_n * pieces : 0;
+    j->stream = mx_should_stream(n * (int64_t)mx_dtype_bytes(j->y.dtype));
 #pragma omp parallel if (n >= MX_PARALLEL_FROM)
     {
         drawn last = {.group = -1};
 #pragma omp for schedule(static)
-        for (int64_t g = 0; g < groups; g++)
-            run_group(j, g / of_row, g % of_row, &last);
+        for (int64_t i = 0; i < items; i++)
+            run_groups(j, i / pieces, i % pieces * TOGETHER, mx_min(groups, (i % pieces + 1) * TOGETHER), &last);
     }
 }
 
@@ -127,18 +122,20 @@ bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, flo
 
 void mx_random_uniform(mx_stream s, float least, float greatest, float high, mx_array y, int64_t n)
 {
-    run(&(job){
-        .kind = UNIFORM, .s = s, .a = least, .b = high - least, .greatest = greatest, .rows_n = 1, .width = n, .y = y});
+    const mx_draw draw = {.kind = MX_DRAW_UNIFORM, .s = s, .a = least, .b = high - least, .greatest = greatest};
+    run(&(job){.draw = draw, .rows_n = 1, .width = n, .y = y});
 }
 
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n)
 {
-    run(&(job){.kind = NORMAL, .s = s, .a = mean, .b = std, .rows_n = 1, .width = n, .y = y});
+    const mx_draw draw = {.kind = MX_DRAW_NORMAL, .s = s, .a = mean, .b = std};
+    run(&(job){.draw = draw, .rows_n = 1, .width = n, .y = y});
 }
 
 void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *part, mx_array y)
 {
-    job j = {.kind = NORMAL, .s = s, .a = mean, .b = std, .part = part, .outer = part->n_dims, .width = 1, .y = y};
+    const mx_draw draw = {.kind = MX_DRAW_NORMAL, .s = s, .a = mean, .b = std};
+    job j = {.draw = draw, .part = part, .outer = part->n_dims, .width = 1, .y = y};
     bool whole = true; /* dimensions that are whole make one row with that before them */
     while (j.outer > 0 && whole) {
         j.outer--;
@@ -169,12 +166,13 @@ static void drop_groups(const dropout *d, uint64_t offset, int64_t group, int64_
 {
     const mx_random_paths *paths = mx_kernels_current()->random;
     const mx_stream s = {.seed = d->s.seed, .offset = offset};
-    uint64_t number = group_of(d->s, group);
+    const mx_draw lower = {.kind = MX_DRAW_WORDS, .s = s};
+    uint64_t number = mx_group_of(d->s, group);
     uint32_t upper = d->threshold >> 16, ties = paths->drop(s, number, n, upper, d->scale, x, y, stream);
     for (; ties && d->threshold & 0xffff; ties &= ties - 1) {
         int64_t g = __builtin_ctz(ties);
         uint32_t words[MX_RNG_GROUP];
-        paths->words(s.seed, offset, number + (uint64_t)g, words);
+        paths->fill(&lower, number + (uint64_t)g, 1, (mx_array){words, MX_I32}, false);
         for (int i = 0; i < MX_RNG_MASK_GROUP; i++)
             if ((words[i / 32 * 16 + i % 32 / 2] >> 16 * (i % 2) & 0xffff) == upper &&
                 mx_rng_mask(s.seed, offset, number + (uint64_t)g, (uint64_t)i) < d->threshold)
@@ -193,8 +191,7 @@ static void drop_part(const dropout *d, int64_t row, int64_t first, int64_t last
         n = mx_min(last - g, (d->width - from) / GROUP);
         if (from >= 0 && n > 0) {
             int64_t i = row * d->width + from;
-            drop_groups(d, offset, group + g, n, (mx_array){at(d->x, i), d->x.dtype},
-                        (mx_array){at(d->y, i), d->y.dtype}, d->stream);
+            drop_groups(d, offset, group + g, n, at(d->x, i), at(d->y, i), d->stream);
             continue;
         }
         char room[GROUP * sizeof(float)] = {0};
@@ -203,9 +200,9 @@ static void drop_part(const dropout *d, int64_t row, int64_t first, int64_t last
         n = 1;
         if (high <= low)
             continue;
-        memcpy(part, at(d->x, i), (size_t)((high - low) * bytes));
+        memcpy(part, at(d->x, i).data, (size_t)((high - low) * bytes));
         drop_groups(d, offset, group + g, 1, (mx_array){room, d->x.dtype}, (mx_array){room, d->x.dtype}, false);
-        memcpy(at(d->y, i), part, (size_t)((high - low) * bytes));
+        memcpy(at(d->y, i).data, part, (size_t)((high - low) * bytes));
     }
 }
 

@@ -37,13 +37,33 @@ void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *pa
 void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, int64_t column, mx_array x, mx_array y,
                 int64_t n);
 
-/* For one instruction set: one group of elements as mx_rng_words and mx_rng_normals; and of masks, see mx_rng_mask, `n`
- * groups from `group` on: y[i] = upper bits at or above `threshold` ? scale x[i] : 0, where x and y, which may be x,
- * have the groups' elements. Bit g of the result says that some upper bits of group g are the threshold's; n is at
- * most 32. `stream`: past the caches, if y lies at a multiple of 64 bytes. */
+/* What the words of a stream become. */
+typedef enum mx_draw_kind {
+    MX_DRAW_WORDS,    /* themselves: i32 */
+    MX_DRAW_UNIFORM,  /* a + b u, u uniform on [0, 1), but at most `greatest`: f32 or bf16 */
+    MX_DRAW_NORMAL,   /* a + b z, z standard normal: f32 or bf16 */
+    MX_DRAW_INTEGERS, /* low, modulo 2^32, + the whole part of range times a fraction of 64 bits: i32. The words of the
+                         second half of a group are the lower bits: a group has MX_RNG_GROUP / 2 integers. */
+} mx_draw_kind;
+
+typedef struct mx_draw {
+    mx_draw_kind kind;
+    mx_stream s;
+    float a, b, greatest;
+    uint32_t low, range;
+} mx_draw;
+
+/* The number in the generator's counter of a group of a stream. */
+static inline uint64_t mx_group_of(mx_stream s, int64_t group) { return (uint64_t)group | (s.drawn ? 1ULL << 59 : 0); }
+
+/* For one instruction set, `n` groups from number `group` on, which is one of mx_group_of(). x and y, which may be x,
+ * have the groups' elements. `stream`: past the caches, if y lies at a multiple of 64 bytes. */
 typedef struct mx_random_paths {
-    void (*words)(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words[MX_RNG_GROUP]);
-    void (*normals)(const uint32_t words[MX_RNG_GROUP], float normals[MX_RNG_GROUP]);
+    void (*fill)(const mx_draw *d, uint64_t group, int64_t n, mx_array y, bool stream);
+    /* y[i] = word of element i < 2^32 p[i], as 0 or 1; p in [0, 1] and y of the same dtype, f32 or bf16 */
+    void (*chances)(mx_stream s, uint64_t group, int64_t n, mx_array p, mx_array y, bool stream);
+    /* Of masks, see mx_rng_mask: y[i] = upper bits at or above `threshold` ? scale x[i] : 0. Bit g of the result says
+     * that some upper bits of group g are the threshold's; n is at most 32. */
     uint32_t (*drop)(mx_stream s, uint64_t group, int64_t n, uint32_t threshold, float scale, mx_array x, mx_array y,
                      bool stream);
 } mx_random_paths;

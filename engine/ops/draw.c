@@ -86,11 +86,11 @@ static mx_status host_bernoulli(mx_call *call)
     const bernoulli_attr *attr = mx_call_attr(call);
     const mx_tensor *p = call->in[0];
     char place[128];
-    int64_t bad = mx_find_outside(mx_array_of(p), 1, mx_count(p));
+    int64_t bad = mx_random_bernoulli(mx_stream_of(attr->seed, attr->offset), mx_array_of(p), mx_array_of(call->out[0]),
+                                      mx_count(p));
     if (bad >= 0)
         return mx_bad_value(call, "p = %g at %s is no probability", (double)mx_get_float(mx_data(p), bad, p->dtype),
                             mx_place_text(place, &p->shape, bad));
-    mx_random_bernoulli(mx_stream_of(attr->seed, attr->offset), mx_array_of(p), mx_array_of(call->out[0]), mx_count(p));
     return MX_OK;
 }
 
@@ -250,15 +250,11 @@ static mx_status infer_multinomial(mx_call *call)
     return mx_out(call, 0, MX_I32, &y);
 }
 
-/* Checks that all weights are good, and that each row has enough that are not 0. */
+/* Checks that each row has enough weights that are not 0. */
 static mx_status want_weights(const mx_call *call, int64_t enough)
 {
     const mx_tensor *p = call->in[0];
-    char place[128];
-    int64_t bad = mx_find_outside(mx_array_of(p), FLT_MAX, mx_count(p)), width = mx_row_width(p);
-    if (bad >= 0)
-        return mx_bad_value(call, "p = %g at %s is no weight: expected a number from 0 on",
-                            (double)mx_get_float(mx_data(p), bad, p->dtype), mx_place_text(place, &p->shape, bad));
+    const int64_t width = mx_row_width(p);
     for (int64_t r = 0; r < mx_row_count(p); r++) {
         int64_t found = 0;
         for (int64_t i = 0; i < width && found < enough; i++)
@@ -274,16 +270,21 @@ static mx_status host_multinomial(mx_call *call)
 {
     const multinomial_attr *attr = mx_call_attr(call);
     const mx_tensor *p = call->in[0];
+    const mx_multinomial m = {.rows = mx_row_count(p),
+                              .width = mx_row_width(p),
+                              .n = attr->n,
+                              .replacement = attr->replacement,
+                              .p = mx_array_of(p),
+                              .ids = mx_data(call->out[0])};
+    char place[128];
+    int64_t bad;
     if (attr->n == 0)
         return MX_OK;
-    MX_TRY(want_weights(call, attr->replacement ? 1 : attr->n));
-    return mx_random_multinomial(mx_stream_of(attr->seed, attr->offset),
-                                 &(mx_multinomial){.rows = mx_row_count(p),
-                                                   .width = mx_row_width(p),
-                                                   .n = attr->n,
-                                                   .replacement = attr->replacement,
-                                                   .p = mx_array_of(p),
-                                                   .ids = mx_data(call->out[0])});
+    MX_TRY(mx_random_multinomial(mx_stream_of(attr->seed, attr->offset), &m, &bad));
+    if (bad >= 0)
+        return mx_bad_value(call, "p = %g at %s is no weight: expected a number from 0 on",
+                            (double)mx_get_float(mx_data(p), bad, p->dtype), mx_place_text(place, &p->shape, bad));
+    return want_weights(call, attr->replacement ? 1 : attr->n);
 }
 
 const mx_op mx_op_multinomial = {

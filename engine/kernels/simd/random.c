@@ -6,102 +6,272 @@
 /* Words as the lower halves of 64-bit lanes; what the upper halves are does not matter, so both halves of a product
  * serve as they are. */
 #if MX_SIMD_512
-enum { BLOCKS = 8 };
-MX_INLINE vi all(uint64_t word) { return _mm512_set1_epi64((int64_t)word); }
 MX_INLINE vi times(vi a, vi b) { return _mm512_mul_epu32(a, b); }
 MX_INLINE vi upper(vi a) { return _mm512_shuffle_epi32(a, _MM_PERM_CDAB); }
+MX_INLINE vi upper_alone(vi a) { return _mm512_srli_epi64(a, 32); } /* and the upper halves are 0 */
 MX_INLINE vi xor3(vi a, vi b, vi c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
-MX_INLINE vi first_blocks(uint64_t block)
+MX_INLINE vi add_wide(vi a, vi b) { return _mm512_add_epi64(a, b); }
+MX_INLINE vi blend_odd(vi even, vi odd) { return _mm512_mask_blend_epi32(0xaaaa, even, odd); }
+MX_INLINE vi blocks_from(uint32_t block)
 {
-    return _mm512_add_epi64(all(block), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+    return _mm512_add_epi64(vi_set1((int32_t)block), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
 }
 MX_INLINE vi lower_halves(vi a, vi b)
 {
-    const vi even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-    return _mm512_permutex2var_epi32(a, even, b);
+    return _mm512_permutex2var_epi32(a, _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), b);
+}
+MX_INLINE vi upper_halves(vi a, vi b)
+{
+    return _mm512_permutex2var_epi32(a, _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1), b);
 }
 #else
-enum { BLOCKS = 4 };
-MX_INLINE vi all(uint64_t word) { return _mm256_set1_epi64x((int64_t)word); }
 MX_INLINE vi times(vi a, vi b) { return _mm256_mul_epu32(a, b); }
 MX_INLINE vi upper(vi a) { return _mm256_shuffle_epi32(a, 0xb1); }
+MX_INLINE vi upper_alone(vi a) { return _mm256_srli_epi64(a, 32); }
 MX_INLINE vi xor3(vi a, vi b, vi c) { return vi_xor(vi_xor(a, b), c); }
-MX_INLINE vi first_blocks(uint64_t block) { return _mm256_add_epi64(all(block), _mm256_set_epi64x(3, 2, 1, 0)); }
+MX_INLINE vi add_wide(vi a, vi b) { return _mm256_add_epi64(a, b); }
+MX_INLINE vi blend_odd(vi even, vi odd) { return _mm256_blend_epi32(even, odd, 0xaa); }
+MX_INLINE vi blocks_from(uint32_t block) { return vi_add(vi_set1((int32_t)block), _mm256_set_epi64x(3, 2, 1, 0)); }
 MX_INLINE vi lower_halves(vi a, vi b)
 {
-    return _mm256_permute4x64_epi64(
-        _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88)), 0xd8);
+    vf both = _mm256_shuffle_ps(vi_float(a), vi_float(b), 0x88);
+    return _mm256_permute4x64_epi64(vf_bits(both), 0xd8);
+}
+MX_INLINE vi upper_halves(vi a, vi b)
+{
+    vf both = _mm256_shuffle_ps(vi_float(a), vi_float(b), 0xdd);
+    return _mm256_permute4x64_epi64(vf_bits(both), 0xd8);
 }
 #endif
 
-/* The keys of the ten rounds. */
-enum { ROUNDS = 10 };
-typedef struct keys {
-    vi low[ROUNDS], high[ROUNDS];
-} keys;
+/* What blocks with the same upper half of their number have in common: the keys of the ten rounds, and the counter
+ * but for that number's lower half. The first rounds of what does not vary move out of loops. */
+enum { ROUNDS = 10, VECTORS = MX_RNG_GROUP / VL, OF_WORD = VECTORS / 4, TOGETHER = MX_SIMD_512 ? 2 : 1 };
+typedef struct start {
+    vi low[ROUNDS], high[ROUNDS], block_high, offset, offset_high;
+} start;
 
-MX_INLINE void set_keys(keys *k, uint64_t seed)
+MX_INLINE void set_start(start *s, mx_stream stream, uint64_t group)
 {
-    uint32_t low = (uint32_t)seed, high = (uint32_t)(seed >> 32);
+    uint32_t low = (uint32_t)stream.seed, high = (uint32_t)(stream.seed >> 32);
     for (int round = 0; round < ROUNDS; round++) {
-        k->low[round] = all(low);
-        k->high[round] = all(high);
+        s->low[round] = vi_set1((int32_t)low);
+        s->high[round] = vi_set1((int32_t)high);
         low += 0x9E3779B9u;
         high += 0xBB67AE85u;
     }
+    s->block_high = vi_set1((int32_t)(16 * group >> 32));
+    s->offset = vi_set1((int32_t)stream.offset);
+    s->offset_high = vi_set1((int32_t)(stream.offset >> 32));
 }
 
-/* Word w of VL blocks to word[w]. Of the 16 blocks of a group, which start at a multiple of 16, none carries. */
-MX_INLINE void draw(const keys *key, uint64_t offset, uint64_t block, vi word[4])
+/* How many of n groups have one start(). */
+MX_INLINE int64_t alike(uint64_t group, int64_t n)
 {
-    const vi m0 = all(0xD2511F53u), m1 = all(0xCD9E8D57u);
-    vi c[2][4];
-    for (int k = 0; k < 2; k++) {
-        c[k][0] = first_blocks(block + (uint64_t)(k * BLOCKS));
-        c[k][1] = all(block >> 32);
-        c[k][2] = all(offset);
-        c[k][3] = all(offset >> 32);
+    const int64_t period = 1 << 28; /* of 16 blocks */
+    return mx_min(n, period - (int64_t)(group & (uint64_t)(period - 1)));
+}
+
+/* Word w of VL blocks, and then of the next VL ones, to word[0][w] and word[1][w]. Products of one block wait for each
+ * other, so some blocks are computed together. */
+MX_INLINE void draw(const start *s, uint32_t block, vi word[TOGETHER][4])
+{
+    enum { HALVES = 2 * TOGETHER }; /* of a vector of words */
+    const vi m0 = vi_set1((int32_t)0xD2511F53), m1 = vi_set1((int32_t)0xCD9E8D57);
+    vi c[HALVES][4], product0[HALVES], product1[HALVES];
+    for (int k = 0; k < HALVES; k++) {
+        c[k][0] = blocks_from(block + (uint32_t)(k * VL / 2));
+        c[k][1] = s->block_high;
+        c[k][2] = s->offset;
+        c[k][3] = s->offset_high;
     }
 #pragma GCC unroll 10
     for (int round = 0; round < ROUNDS; round++)
-        for (int k = 0; k < 2; k++) {
-            vi product0 = times(c[k][0], m0), product1 = times(c[k][2], m1);
-            c[k][0] = xor3(upper(product1), c[k][1], key->low[round]);
-            c[k][1] = product1;
-            c[k][2] = xor3(upper(product0), c[k][3], key->high[round]);
-            c[k][3] = product0;
+        for (int k = 0; k < HALVES; k++) {
+            product0[k] = times(c[k][0], m0);
+            product1[k] = times(c[k][2], m1);
+            if (round + 1 == ROUNDS)
+                continue;
+            c[k][0] = xor3(upper(product1[k]), c[k][1], s->low[round]);
+            c[k][1] = product1[k];
+            c[k][2] = xor3(upper(product0[k]), c[k][3], s->high[round]);
+            c[k][3] = product0[k];
         }
-    for (int w = 0; w < 4; w++)
-        word[w] = lower_halves(c[0][w], c[1][w]);
-}
-
-static void words(uint64_t seed, uint64_t offset, uint64_t group, uint32_t out[MX_RNG_GROUP])
-{
-    keys k;
-    set_keys(&k, seed);
-    for (int j = 0; j < 16; j += VL) {
-        vi word[4];
-        draw(&k, offset, 16 * group + (uint64_t)j, word);
-        for (int w = 0; w < 4; w++)
-            vi_store((int32_t *)out + 16 * w + j, word[w]);
+    for (int k = 0; k < HALVES; k += 2) {
+        vi *w = word[k / 2], odd1 = upper_halves(product1[k], product1[k + 1]),
+           odd0 = upper_halves(product0[k], product0[k + 1]);
+        w[0] = xor3(odd1, lower_halves(c[k][1], c[k + 1][1]), s->low[ROUNDS - 1]);
+        w[1] = lower_halves(product1[k], product1[k + 1]);
+        w[2] = xor3(odd0, lower_halves(c[k][3], c[k + 1][3]), s->high[ROUNDS - 1]);
+        w[3] = lower_halves(product0[k], product0[k + 1]);
     }
 }
 
-static void normals(const uint32_t in[MX_RNG_GROUP], float out[MX_RNG_GROUP])
+/* The words of two groups in the order of their elements. */
+MX_INLINE void draw_two(const start *s, uint64_t group, vi words[2][VECTORS])
 {
-    for (int i = 0; i < MX_RNG_GROUP; i += VL) {
-        if (i & 16)
-            continue;
-        vi first = vi_load((const int32_t *)in + i), second = vi_load((const int32_t *)in + i + 16);
-        vf unit = vf_fma(vi_to_vf(vi_shr(first, 1)), vf_set1(0x1p-31f), vf_set1(0x1p-32f));
-        vf radius = vf_sqrt(vf_log_normal(unit) * vf_set1(-2.0f));
-        vi turn = vi_sub(vi_and(second, vi_set1(0x3fffffff)), vi_set1(0x20000000));
-        vf sine, cosine;
-        vf_sincos_octant(vi_to_vf(turn) * vf_set1(1.46291807926716e-9f), &sine, &cosine);
-        vf_turn(vi_shr(second, 30), &sine, &cosine);
-        vf_store(out + i, radius * cosine);
-        vf_store(out + i + 16, radius * sine);
+    for (int b = 0; b < 32; b += TOGETHER * VL) {
+        vi word[TOGETHER][4];
+        draw(s, (uint32_t)(16 * group) + (uint32_t)b, word);
+        for (int k = 0; k < TOGETHER; k++)
+            for (int w = 0; w < 4; w++)
+                words[(b + k * VL) / 16][w * OF_WORD + (b + k * VL) % 16 / VL] = word[k][w];
     }
+}
+
+/* The words of VL pairs of elements become normals. */
+MX_INLINE void normals_of(vi first, vi second, vf *one, vf *other)
+{
+    vf unit = vf_fma(vi_to_vf(vi_shr(first, 1)), vf_set1(0x1p-31f), vf_set1(0x1p-32f));
+    vf radius = vf_sqrt(vf_log_normal(unit) * vf_set1(-2.0f));
+    vi turn = vi_sub(vi_and(second, vi_set1(0x3fffffff)), vi_set1(0x20000000));
+    vf sine, cosine;
+    vf_sincos_octant(vi_to_vf(turn) * vf_set1(1.46291807926716e-9f), &sine, &cosine);
+    vf_turn(vi_shr(second, 30), &sine, &cosine);
+    *one = radius * cosine;
+    *other = radius * sine;
+}
+
+/* The whole part of (word + lower / 2^32) range / 2^32. */
+MX_INLINE vi part_of(vi word, vi lower, vi range)
+{
+    vi even = add_wide(times(word, range), upper_alone(times(lower, range)));
+    vi odd = add_wide(times(upper(word), range), upper_alone(times(upper(lower), range)));
+    return blend_odd(upper_alone(even), odd);
+}
+
+MX_INLINE void convert(const mx_draw *d, const mx_draw_kind kind, const vi words[VECTORS], vf y[VECTORS])
+{
+    const vf a = vf_set1(d->a), b = vf_set1(d->b);
+    for (int i = 0; i < VECTORS; i++) {
+        const int pair = i + OF_WORD, half = VECTORS / 2;
+        if (kind == MX_DRAW_WORDS) {
+            y[i] = vi_float(words[i]);
+        } else if (kind == MX_DRAW_UNIFORM) {
+            vf u = a + b * (vi_to_vf(vi_shr(words[i], 8)) * vf_set1(0x1p-24f));
+            y[i] = vf_min(vf_set1(d->greatest), u);
+        } else if (kind == MX_DRAW_NORMAL && i / OF_WORD % 2 == 0) {
+            normals_of(words[i], words[pair], &y[i], &y[pair]);
+            y[i] = a + b * y[i];
+            y[pair] = a + b * y[pair];
+        } else if (kind == MX_DRAW_INTEGERS && i < half) {
+            vi part = part_of(words[i], words[i + half], vi_set1((int32_t)d->range));
+            y[i] = vi_float(vi_add(part, vi_set1((int32_t)d->low)));
+        }
+    }
+}
+
+/* Writes `vectors` vectors and returns what comes behind them. */
+MX_INLINE char *put(char *y, const vf *x, const int vectors, const bool bf16, const bool stream)
+{
+    for (int i = 0; i < vectors; i += 1 + bf16) {
+        vi bits = bf16 ? vf_pack_bf16(x[i], x[i + 1]) : vf_bits(x[i]);
+        stream ? vi_stream(y, bits) : vi_store((int32_t *)y, bits);
+        y += sizeof bits;
+    }
+    return y;
+}
+
+MX_INLINE char *fill_as(const mx_draw *d, const mx_draw_kind kind, uint64_t group, int64_t n, char *y, const bool bf16,
+                        const bool stream)
+{
+    const int vectors = kind == MX_DRAW_INTEGERS ? VECTORS / 2 : VECTORS;
+    start s;
+    set_start(&s, d->s, group);
+    for (int64_t g = 0; g < n; g += 2) {
+        vi words[2][VECTORS];
+        vf numbers[VECTORS];
+        draw_two(&s, group + (uint64_t)g, words);
+        convert(d, kind, words[0], numbers);
+        y = put(y, numbers, vectors, bf16, stream);
+        if (g + 1 == n)
+            break;
+        convert(d, kind, words[1], numbers);
+        y = put(y, numbers, vectors, bf16, stream);
+    }
+    return y;
+}
+
+#define FILL(kind, bf16)                                                                                               \
+    (stream ? fill_as(d, kind, group, m, to, bf16, true) : fill_as(d, kind, group, m, to, bf16, false))
+
+static void fill(const mx_draw *d, uint64_t group, int64_t n, mx_array y, bool stream)
+{
+    const bool bf16 = y.dtype != MX_I32 && mx_is_bf16(y.dtype);
+    char *to = y.data;
+    stream = stream && (uintptr_t)to % 64 == 0;
+    for (int64_t m; n > 0; n -= m, group += (uint64_t)m) {
+        m = alike(group, n);
+        if (d->kind == MX_DRAW_UNIFORM)
+            to = bf16 ? FILL(MX_DRAW_UNIFORM, true) : FILL(MX_DRAW_UNIFORM, false);
+        else if (d->kind == MX_DRAW_NORMAL)
+            to = bf16 ? FILL(MX_DRAW_NORMAL, true) : FILL(MX_DRAW_NORMAL, false);
+        else if (d->kind == MX_DRAW_INTEGERS)
+            to = FILL(MX_DRAW_INTEGERS, false);
+        else
+            to = FILL(MX_DRAW_WORDS, false);
+    }
+    if (stream)
+        _mm_sfence();
+}
+
+/* 1 where a word is below 2^32 p, else 0. Where p is 1, 2^32 is more than a word can hold. */
+MX_INLINE vf chance(vi word, vf p)
+{
+    const vf one = vf_set1(1.0f), scaled = p * vf_set1(0x1p32f);
+#if MX_SIMD_512
+    vi limit = _mm512_cvt_roundps_epu32(scaled, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    return _mm512_maskz_mov_ps(_mm512_cmplt_epu32_mask(word, limit) | vf_ge(p, one), one);
+#else
+    const vi sign = vi_set1(INT32_MIN); /* turned around, unsigned numbers compare as signed ones */
+    vf whole = _mm256_ceil_ps(scaled), half = vf_set1(0x1p31f), large = vf_ge(whole, half);
+    vi limit = _mm256_cvttps_epi32(whole - _mm256_and_ps(large, half));
+    limit = vi_xor(limit, _mm256_andnot_si256(vf_bits(large), sign));
+    vf below = vi_float(_mm256_cmpgt_epi32(limit, vi_xor(word, sign)));
+    return _mm256_and_ps(one, _mm256_or_ps(below, vf_ge(p, one)));
+#endif
+}
+
+/* Those of a group. */
+MX_INLINE void chances_of(const vi words[VECTORS], const char *p, char *y, const bool bf16, const bool stream)
+{
+    vf ones[VECTORS];
+    for (int i = 0; i < VECTORS; i++, p += VL * (bf16 ? 2 : 4)) {
+        _mm_prefetch(p + PREFETCH_AHEAD, _MM_HINT_T0);
+        ones[i] = chance(words[i], bf16 ? vf_load_bf16((const mx_bf16 *)p) : vf_load((const float *)p));
+    }
+    put(y, ones, VECTORS, bf16, stream);
+}
+
+MX_INLINE void chances_as(mx_stream stream, uint64_t group, int64_t n, const char *p, char *y, const bool bf16,
+                          const bool past)
+{
+    const int64_t bytes = MX_RNG_GROUP * (bf16 ? 2 : 4);
+    for (int64_t m; n > 0; n -= m, group += (uint64_t)m) {
+        start s;
+        m = alike(group, n);
+        set_start(&s, stream, group);
+        for (int64_t g = 0; g < m; g += 2, p += 2 * bytes, y += 2 * bytes) {
+            vi words[2][VECTORS];
+            draw_two(&s, group + (uint64_t)g, words);
+            chances_of(words[0], p, y, bf16, past);
+            if (g + 1 < m)
+                chances_of(words[1], p + bytes, y + bytes, bf16, past);
+        }
+    }
+    if (past)
+        _mm_sfence();
+}
+
+static void chances(mx_stream s, uint64_t group, int64_t n, mx_array p, mx_array y, bool stream)
+{
+    stream = stream && (uintptr_t)y.data % 64 == 0;
+    if (mx_is_bf16(p.dtype))
+        stream ? chances_as(s, group, n, p.data, y.data, true, true)
+               : chances_as(s, group, n, p.data, y.data, true, false);
+    else
+        stream ? chances_as(s, group, n, p.data, y.data, false, true)
+               : chances_as(s, group, n, p.data, y.data, false, false);
 }
 
 /* The elements of a mask whose upper bits are the halves of one vector of words: 2 VL neighbours. Sets *tie where bits
@@ -146,29 +316,41 @@ MX_INLINE void drop_some(vi halves, vi threshold, vf scale, const char *x, char 
     }
 }
 
-MX_INLINE uint32_t drop_as(mx_stream s, uint64_t group, int64_t n, uint32_t threshold, float scale, const char *x,
-                           char *y, const bool bf16, const bool stream)
+/* A group; whether some bits are the threshold's. */
+MX_INLINE bool drop_group(const vi words[VECTORS], vi threshold, vf scale, const char *x, char *y, const bool bf16,
+                          const bool stream)
 {
-    const int64_t size = bf16 ? 2 : 4, bytes = MX_RNG_MASK_GROUP * size;
-    const vi limit = vi_set1((int32_t)(threshold | threshold << 16));
-    uint32_t ties = 0;
-    keys k;
-    set_keys(&k, s.seed);
-    for (int64_t g = 0; g < n; g++, x += bytes, y += bytes) {
-        bool tie = false;
-        for (int b = 0; b < bytes; b += 64)
-            _mm_prefetch(x + PREFETCH_AHEAD + b, _MM_HINT_T0);
-        for (int j = 0; j < 16; j += VL) {
-            vi word[4];
-            draw(&k, s.offset, 16 * (group + (uint64_t)g) + (uint64_t)j, word);
-            for (int w = 0; w < 4; w++) {
-                int64_t at = (32 * w + 2 * j) * size;
-                drop_some(word[w], limit, vf_set1(scale), x + at, y + at, bf16, stream, &tie);
-            }
-        }
-        ties |= (uint32_t)tie << g;
+    bool tie = false;
+    for (int i = 0; i < VECTORS; i++) {
+        int64_t at = 2 * i * VL * (bf16 ? 2 : 4);
+        drop_some(words[i], threshold, scale, x + at, y + at, bf16, stream, &tie);
     }
-    if (stream)
+    return tie;
+}
+
+MX_INLINE uint32_t drop_as(mx_stream stream, uint64_t group, int64_t n, uint32_t threshold, float scale, const char *x,
+                           char *y, const bool bf16, const bool past)
+{
+    const int64_t bytes = MX_RNG_MASK_GROUP * (bf16 ? 2 : 4);
+    const vi limit = vi_set1((int32_t)(threshold | threshold << 16));
+    const vf factor = vf_set1(scale);
+    uint32_t ties = 0;
+    for (int64_t first = 0, m; first < n; first += m, group += (uint64_t)m) {
+        start s;
+        m = alike(group, n - first);
+        set_start(&s, stream, group);
+        for (int64_t g = 0; g < m; g += 2, x += 2 * bytes, y += 2 * bytes) {
+            vi words[2][VECTORS];
+            for (int b = 0; b < 2 * bytes; b += 64)
+                _mm_prefetch(x + PREFETCH_AHEAD + b, _MM_HINT_T0);
+            draw_two(&s, group + (uint64_t)g, words);
+            ties |= (uint32_t)drop_group(words[0], limit, factor, x, y, bf16, past) << (first + g);
+            if (g + 1 < m)
+                ties |= (uint32_t)drop_group(words[1], limit, factor, x + bytes, y + bytes, bf16, past)
+                        << (first + g + 1);
+        }
+    }
+    if (past)
         _mm_sfence();
     return ties;
 }
@@ -184,4 +366,4 @@ static uint32_t drop(mx_stream s, uint64_t group, int64_t n, uint32_t threshold,
                   : drop_as(s, group, n, threshold, scale, x.data, y.data, false, false);
 }
 
-const mx_random_paths MX_SIMD_NAME(mx_random) = {.words = words, .normals = normals, .drop = drop};
+const mx_random_paths MX_SIMD_NAME(mx_random) = {.fill = fill, .chances = chances, .drop = drop};

@@ -131,6 +131,18 @@ int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_
     return count;
 }
 
+int64_t mx_conv_copy_places(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t at, int64_t n,
+                            mx_conv_run *runs)
+{
+    int64_t positions = c->w.out[0] * c->w.out[1], count = 0;
+    for (int64_t to = 0; to < n; to += runs[count++].n) {
+        int64_t position = c->first + at + to, image = position / positions;
+        position -= image * positions;
+        runs[count] = (mx_conv_run){image * planes->image_step + position, to, mx_min(positions - position, n - to)};
+    }
+    return count;
+}
+
 /* ---- packed panels ---- */
 
 /* to[i] = from[at[i]] */

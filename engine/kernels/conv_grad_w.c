@@ -1,6 +1,6 @@
 /* The gradient of convolutions by their weights as matrix products: of dy of a group (outputs, batch x positions) and
  * the columns of x, transposed (batch x positions, taps x inputs). Columns of a block of positions are packed from
- * copies of what it meets of x, in which the channels are neighbours.
+ * copies of what it meets of x, in which the channels are neighbours; with a kernel of one element, from x itself.
  *
  *     for groups, chunks of channels of x, chunks of outputs      on any thread
  *     for blocks of kc positions                         copies of x; dy packed
@@ -22,6 +22,7 @@ enum { ROWS = 256, COLUMNS = 768, PLANES = 16 };
 typedef struct job {
     const mx_micro *u;
     mx_conv_pass p; /* forward */
+    bool swapped;   /* of points: x and dy take each other's part, and the weights are turned */
     mx_array dy;
     float *dw;
     mx_conv_planes planes;  /* of x, of all groups */
@@ -45,8 +46,8 @@ static room room_of(const job *j, char *scratch, int64_t *bytes)
 {
     int64_t words = mx_conv_words(j->u, j->blocks.size), floats = j->floats, end = 0;
     int64_t sizes[] = {j->rows * j->columns,
-                       mx_min(PLANES, j->channels) * floats + MX_CONV_SLACK,
-                       floats * j->channels + MX_CONV_SLACK,
+                       j->p.in_place ? j->u->nr * j->blocks.size : mx_min(PLANES, j->channels) * floats + MX_CONV_SLACK,
+                       j->p.in_place ? 0 : floats * j->channels + MX_CONV_SLACK,
                        j->rows * words,
                        j->u->nr * words + MX_CONV_SLACK,
                        2 * j->blocks.size,
@@ -88,26 +89,43 @@ static void pack_dy(const job *j, int64_t group, int64_t row, int64_t m, int64_t
     j->u->pack_a(m, n, lines, j->dy.dtype, n, false, packed);
 }
 
-/* Copies of channels of x, turned: element i of each copy, then i + 1 of each. Planes that are met element by element
- * are turned as they are. */
+/* Copies of channels of x, turned: element i of each copy, then i + 1 of each. */
 static void copy_x(const job *j, const mx_conv_copy *copy, int64_t channel, int64_t n, room *r)
 {
-    const mx_conv_paths *paths = mx_kernels_current()->conv;
-    const mx_conv_planes *x = &j->planes;
     int64_t floats = copy->lines * copy->row;
-    if (j->p.in_place) {
-        for (int64_t image = 0; image < copy->images; image++) {
-            int64_t at = channel * x->step + (copy->image + image) * x->image_step + copy->j0;
-            paths->turn(n, copy->row, mx_conv_part(x->x, at), x->step, n, r->turned + image * copy->row * n);
-        }
-        return;
-    }
     for (int64_t i = 0; i < n; i += PLANES) {
         int64_t planes = mx_min(PLANES, n - i);
         for (int64_t p = 0; p < planes; p++)
-            mx_conv_copy_fill(copy, x, channel + i + p, r->copies + p * floats);
-        paths->turn(planes, floats, (mx_array){r->copies, MX_F32}, floats, n, r->turned + i);
+            mx_conv_copy_fill(copy, &j->planes, channel + i + p, r->copies + p * floats);
+        mx_kernels_current()->conv->turn(planes, floats, (mx_array){r->copies, MX_F32}, floats, n, r->turned + i);
     }
+}
+
+/* Packs n channels from `channel` on as a panel: of planes that are met element by element, as they are. Those of a
+ * block of several images are joined first. */
+static void pack_x(const job *j, const mx_conv_copy *copy, int64_t channel, int64_t n, const room *r)
+{
+    const mx_conv_planes *planes = &j->planes;
+    mx_array x = mx_conv_part(planes->x, channel * planes->step);
+    size_t bytes = mx_dtype_bytes(x.dtype);
+    int64_t size = j->p.w.out[1], step = planes->step, image = copy->first / size, first = copy->first % size;
+    if (first + copy->count <= size) {
+        x = mx_conv_part(x, image * planes->image_step + first);
+    } else {
+        char *lines = (char *)r->copies;
+        for (int64_t p = 0, some; p < copy->count; p += some, image++, first = 0) {
+            some = mx_min(copy->count - p, size - first);
+            for (int64_t i = 0; i < n; i++)
+                memcpy(lines + (size_t)(i * copy->count + p) * bytes,
+                       mx_conv_part(x, image * planes->image_step + i * step + first).data, (size_t)some * bytes);
+        }
+        x.data = lines;
+        step = copy->count;
+    }
+    if (j->u->k_group == 1 && j->u->k_unit == 1)
+        mx_kernels_current()->conv->turn(n, copy->count, x, step, j->u->nr, (float *)r->panel);
+    else
+        j->u->pack_b(n, copy->count, x.data, x.dtype, step, true, r->panel);
 }
 
 /* Columns `first` to before first + n of a chunk of `channels`, of which each tap has one for each channel. */
@@ -153,10 +171,11 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
     int64_t panels = mx_ceil_div(columns, u->nr);
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
-    copy_x(j, &copy, k->channel, k->channels, r);
+    if (!j->p.in_place)
+        copy_x(j, &copy, k->channel, k->channels, r);
     if (block + 1 < j->blocks.count)
         then = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
-    for (int64_t p = 0; p < n;) { /* what is left of a row of results */
+    for (int64_t p = 0; p < n && !j->p.in_place;) { /* what is left of a row of results */
         (void)mx_conv_copy_runs(&copy, p, mx_min(n - p, copy.columns), runs);
         for (int64_t i = 0; i < runs[0].n; i++, p++)
             r->at[p] = (runs[0].from + i) * k->channels;
@@ -165,8 +184,12 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
         pack_dy(j, k->group, k->row + i, mx_min(u->mr, k->rows - i), copy.first, n, r->lines, r->a + i * words);
     for (int64_t i = 0; i < panels; i++) {
         int64_t c = i * u->nr, some = mx_min(u->nr, columns - c);
-        mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
-        mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
+        if (j->p.in_place) {
+            pack_x(j, &copy, k->channel + c, some, r);
+        } else {
+            mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
+            mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
+        }
         multiply(j, k, c, words, block > 0, r, block + 1 < j->blocks.count ? &then : NULL, i, panels);
     }
 }
@@ -175,14 +198,17 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
 static void put_weights(const job *j, const chunk *k, const float *sums, int64_t output, float *line)
 {
     int64_t nr = j->u->nr, taps = j->p.taps, columns = k->channels * taps;
-    float *to =
-        j->dw +
-        ((k->group * j->p.outputs + k->row + output) * j->p.inputs + k->channel - k->group * j->p.inputs) * taps;
     for (int64_t c = 0; c < columns; c += nr)
         memcpy(line + c, sums + c * j->rows + output * nr, (size_t)mx_min(nr, columns - c) * sizeof *line);
-    for (int64_t p = 0; p < k->channels; p++)
-        for (int64_t tap = 0; tap < taps; tap++)
-            to[p * taps + tap] = line[tap * k->channels + p];
+    int64_t row = k->row + output, channel = k->channel - k->group * j->p.inputs;
+    float *to = j->dw + k->group * j->p.outputs * j->p.inputs * taps;
+    if (j->swapped)
+        for (int64_t p = 0; p < k->channels; p++)
+            to[(channel + p) * j->p.outputs + row] = line[p];
+    else
+        for (int64_t p = 0; p < k->channels; p++)
+            for (int64_t tap = 0; tap < taps; tap++)
+                to[(row * j->p.inputs + channel + p) * taps + tap] = line[tap * k->channels + p];
 }
 
 static void run_chunk(const job *j, const chunk *k, char *scratch)
@@ -233,6 +259,22 @@ static void run_all(const job *j, int64_t threads, char *scratch)
     }
 }
 
+/* Of points, what fills the panels better becomes the columns: a tenth less work is worth turning the weights. */
+static void swap(job *j, mx_array x)
+{
+    mx_conv_pass *p = &j->p;
+    int64_t mr = j->u->mr, nr = j->u->nr, n = p->outputs;
+    int64_t now = mx_round_up(n, mr) * mx_round_up(p->inputs, nr);
+    int64_t then = mx_round_up(p->inputs, mr) * mx_round_up(n, nr);
+    if (!p->in_place || x.dtype != j->dy.dtype || 10 * then > 9 * now)
+        return;
+    j->swapped = true;
+    j->planes = (mx_conv_planes){j->dy, j->planes.step, p->groups * n * j->planes.step};
+    j->dy = x;
+    p->outputs = p->inputs;
+    p->inputs = n;
+}
+
 mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
 {
     int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads(), pixels = mx_conv_pixels(c);
@@ -243,6 +285,7 @@ mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, floa
         memset(dw, 0, (size_t)elements * sizeof *dw);
         return MX_OK;
     }
+    swap(&j, x);
     plan(&j, threads);
     char *scratch;
     MX_TRY(mx_pool_alloc(threads * j.bytes, (void **)&scratch));

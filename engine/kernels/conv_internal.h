@@ -111,6 +111,10 @@ void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64
 /* The results from number `at` of the block on, n at most, as runs of neighbours; returns the number of runs. */
 int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_run *runs);
 
+/* The same as runs of positions of planes in place, where each result meets just the element in its own place. */
+int64_t mx_conv_copy_places(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t at, int64_t n,
+                            mx_conv_run *runs);
+
 /* Where a copy has element (d, e) of the window of the first result of a run, from its `from` on. */
 static inline int64_t mx_conv_copy_at(const mx_conv_copy *c, int64_t d, int64_t e)
 {

@@ -57,6 +57,11 @@ static void pack_weights(const job *j, int64_t group, int64_t row, int64_t k0, i
     size_t bytes = mx_dtype_bytes(j->w.dtype);
     int64_t n = mx_min(j->u->mr, p->outputs - row), stride = p->w_output;
     const char *from = mx_conv_part(j->w, group * p->w_group + row * p->w_output).data;
+    uint32_t *packed = (uint32_t *)weights_at(j, group, k0, row);
+    if (p->w_output == 1 && p->taps == 1) { /* neighbours are those of one element of k */
+        j->u->pack_a(n, k, from + (size_t)at[0] * bytes, j->w.dtype, p->w_input, true, packed);
+        return;
+    }
     if (at[k - 1] - at[0] == k - 1) {
         from += (size_t)at[0] * bytes;
     } else {
@@ -65,7 +70,7 @@ static void pack_weights(const job *j, int64_t group, int64_t row, int64_t k0, i
         from = lines;
         stride = k;
     }
-    j->u->pack_a(n, k, from, j->w.dtype, stride, false, (uint32_t *)weights_at(j, group, k0, row));
+    j->u->pack_a(n, k, from, j->w.dtype, stride, false, packed);
 }
 
 /* Where the weights of a result have elements k0 to before k0 + k. */
@@ -107,36 +112,50 @@ static void spread(const float *from, int64_t n, mx_array to, int64_t step)
             ((float *)to.data)[i * step] = from[i];
 }
 
-/* m rows of a tile, the first for channel `channel` of an image, and n columns of it, from its result `at` on. */
-static void put_image(const job *j, float *tile, int64_t m, int64_t n, int64_t image, int64_t channel, int64_t at)
+/* Where the results of n columns are, from `column` on: runs of neighbours in the first channel of a group. */
+static int64_t places_of(const job *j, int64_t group, int64_t column, int64_t n, mx_conv_run *runs)
 {
     const mx_conv_pass *p = j->p;
-    int64_t width = p->w.out[1], size = p->to[0] * p->to[1], nr = j->u->nr;
-    int64_t plane = (image * p->groups * p->outputs + channel) * size;
-    const float *bias = j->bias ? j->bias + channel : NULL;
-    if (p->step == 1 && p->row == width) {
-        mx_kernels_current()->conv->put(m, n, tile, nr, bias, mx_conv_part(j->to, plane + at), size, j->stream);
-        return;
+    int64_t width = p->w.out[1], positions = p->w.out[0] * width, size = p->to[0] * p->to[1], count = 0;
+    bool whole = p->step == 1 && p->row == width;
+    for (int64_t c = 0; c < n; c += runs[count++].n) {
+        int64_t image = (column + c) / positions, at = (column + c) % positions, row = at / width;
+        int64_t from = whole ? at : p->first + row * p->row + at % width * p->step;
+        int64_t left = whole ? positions - at : width - at % width;
+        from += (image * p->groups + group) * p->outputs * size;
+        runs[count] = (mx_conv_run){from, c, mx_min(n - c, left)};
     }
-    for (int64_t c = 0, some; c < n; c += some) { /* a gradient by x, without a bias */
-        int64_t row = (at + c) / width, column = (at + c) % width;
-        int64_t first = plane + p->first + row * p->row + column * p->step;
-        some = mx_min(n - c, width - column);
-        for (int64_t i = 0; i < m; i++)
-            spread(tile + i * nr + c, some, mx_conv_part(j->to, first + i * size), p->step);
+    return count;
+}
+
+/* A tile of m rows from `row` of a group on. */
+static void put(const job *j, int64_t group, int64_t row, int64_t m, const mx_conv_run *runs, int64_t n_runs,
+                const float *tile)
+{
+    const mx_conv_pass *p = j->p;
+    int64_t size = p->to[0] * p->to[1], nr = j->u->nr;
+    const float *bias = j->bias ? j->bias + group * p->outputs + row : NULL;
+    for (const mx_conv_run *r = runs; r < runs + n_runs; r++) {
+        int64_t to = r->from + row * size;
+        if (p->step == 1)
+            mx_kernels_current()->conv->put(m, r->n, tile + r->to, nr, bias, mx_conv_part(j->to, to), size, j->stream);
+        else /* a gradient by x, without a bias */
+            for (int64_t i = 0; i < m; i++)
+                spread(tile + i * nr + r->to, r->n, mx_conv_part(j->to, to + i * size), p->step);
     }
 }
 
-/* A tile of m rows from `row` on and n columns from `column` on. */
-static void put(const job *j, int64_t group, int64_t row, int64_t m, int64_t column, int64_t n, float *tile)
+/* Starts getting the cache lines that put() writes, so that it does not wait for each. */
+static void ask_for_results(const job *j, int64_t row, int64_t m, const mx_conv_run *runs, int64_t n_runs)
 {
-    const mx_conv_pass *p = j->p;
-    int64_t positions = p->w.out[0] * p->w.out[1];
-    for (int64_t c = 0, some; c < n; c += some) {
-        int64_t image = (column + c) / positions, at = (column + c) % positions;
-        some = mx_min(n - c, positions - at);
-        put_image(j, tile + c, m, some, image, group * p->outputs + row, at);
-    }
+    enum { LINE = 64 };
+    int64_t size = j->p->to[0] * j->p->to[1], bytes = (int64_t)mx_dtype_bytes(j->to.dtype);
+    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
+        for (int64_t i = 0; i < m; i++) {
+            const char *to = mx_conv_part(j->to, r->from + (row + i) * size).data;
+            for (int64_t b = 0; b < r->n * bytes; b += LINE)
+                __builtin_prefetch(to + b, 1, 3);
+        }
 }
 
 /* ---- blocks ---- */
@@ -185,11 +204,12 @@ static void copy_planes(const job *j, const mx_conv_copy *copy, int64_t group, i
     int64_t floats = copy->lines * copy->row;
     span s = planes_of(j, group, k0, k), next = planes_of(j, group, k0 + k, k);
     for (int64_t c = s.begin, then = next.begin; c < s.end; c++, then++) {
-        mx_conv_copy_fill(copy, &j->planes, c, r->copies + (c - s.begin) * floats);
+        if (!j->p->in_place)
+            mx_conv_copy_fill(copy, &j->planes, c, r->copies + (c - s.begin) * floats);
         if (then < next.end)
             mx_conv_copy_ask(copy, &j->planes, then, then + 1, 0, 1);
     }
-    for (int64_t e = 0; e < k; e++) {
+    for (int64_t e = 0; e < k && !j->p->in_place; e++) {
         int64_t plane = group * j->p->inputs + (k0 + e) / j->p->taps - s.begin;
         mx_conv_tap tap = mx_conv_pass_tap(j->p, (k0 + e) % j->p->taps);
         r->at[e] = plane * floats + mx_conv_copy_at(copy, tap.d, tap.e);
@@ -204,11 +224,11 @@ typedef struct next {
 
 static next next_of(const job *j, const mx_conv_copy *copy, int64_t group, int64_t block, int64_t k0)
 {
+    int64_t some = j->p->in_place ? j->kc : j->at_once; /* what is packed in place arrives during the products */
     if (k0 + j->kc < j->k)
-        return (next){*copy, planes_of(j, group, k0 + j->kc, j->at_once)};
+        return (next){*copy, planes_of(j, group, k0 + j->kc, some)};
     if (block + 1 < j->blocks.count)
-        return (next){mx_conv_copy_of(&j->p->w, j->p->batch, &j->blocks, block + 1),
-                      planes_of(j, group, 0, j->at_once)};
+        return (next){mx_conv_copy_of(&j->p->w, j->p->batch, &j->blocks, block + 1), planes_of(j, group, 0, some)};
     return (next){*copy, {0, 0}};
 }
 
@@ -223,29 +243,40 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
                      const uint32_t *panel, const next *then, int64_t part, int64_t parts)
 {
     int64_t mr = j->u->mr, words = mx_conv_words(j->u, mx_min(j->kc, j->k - k0)), tiles = mx_ceil_div(c->rows, mr);
+    bool last = k0 + j->kc >= j->k;
     _Alignas(64) float tile[MX_MICRO_MAX_TILE];
+    mx_conv_run runs[MX_CONV_MOST_COLUMNS];
+    int64_t n_runs = last ? places_of(j, c->group, column, n, runs) : 0;
     for (int64_t i = 0; i < tiles; i++) {
-        int64_t row = c->row + i * mr;
+        int64_t row = c->row + i * mr, m = mx_min(mr, j->p->outputs - row);
         float *to = j->kc < j->k ? sums + i * mr * j->u->nr : tile;
         mx_conv_copy_ask(&then->copy, &j->planes, then->planes.begin, then->planes.end, part * tiles + i,
                          parts * tiles);
+        if (!j->stream)
+            ask_for_results(j, row, m, runs, n_runs);
         j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0);
-        if (k0 + j->kc >= j->k)
-            put(j, c->group, row, mx_min(mr, j->p->outputs - row), column, n, to);
+        if (last)
+            put(j, c->group, row, m, runs, n_runs, to);
     }
 }
 
-/* Packs k elements of a panel, from element `first` of its block of k on. */
-static uint32_t *pack_panel(const job *j, const mx_conv_copy *copy, int64_t number, int64_t first, int64_t k,
-                            const room *r)
+/* Packs k elements of a panel, from element k0 + `first` of the operand on. */
+static uint32_t *pack_panel(const job *j, const mx_conv_copy *copy, int64_t group, int64_t number, int64_t k0,
+                            int64_t first, int64_t k, const room *r)
 {
     const mx_micro *u = j->u;
-    int64_t column = number * u->nr;
-    uint32_t *packed = r->panel + (j->at_once < j->kc ? number * panel_words(j) : 0);
+    int64_t column = number * u->nr, n = mx_min(u->nr, copy->count - column);
+    uint32_t *packed = r->panel + (j->at_once < j->kc ? number * panel_words(j) : 0) + first / u->k_group * u->nr;
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
-    mx_conv_panel_cut(u, runs, mx_conv_copy_runs(copy, column, mx_min(u->nr, copy->count - column), runs), &panel);
-    mx_conv_panel_pack(u, &panel, r->copies, k, r->at, packed + first / u->k_group * u->nr);
+    if (j->p->in_place) {
+        mx_conv_panel_cut(u, runs, mx_conv_copy_places(copy, &j->planes, column, n, runs), &panel);
+        mx_array x = mx_conv_part(j->planes.x, (group * j->p->inputs + k0 + first) * j->planes.step);
+        mx_conv_panel_take(u, &panel, x, k, j->planes.step, packed);
+    } else {
+        mx_conv_panel_cut(u, runs, mx_conv_copy_runs(copy, column, n, runs), &panel);
+        mx_conv_panel_pack(u, &panel, r->copies, k, r->at, packed);
+    }
     return packed;
 }
 
@@ -262,10 +293,11 @@ static void run_block(const job *j, const chunk *rows, int64_t block, char *scra
             int64_t some = mx_min(j->at_once, k - e);
             copy_planes(j, &copy, rows->group, k0 + e, some, &r);
             for (int64_t i = 0; few && i < panels; i++)
-                (void)pack_panel(j, &copy, i, e, some, &r);
+                (void)pack_panel(j, &copy, rows->group, i, k0, e, some, &r);
         }
         for (int64_t i = 0; i < panels; i++) {
-            const uint32_t *packed = few ? r.panel + i * panel_words(j) : pack_panel(j, &copy, i, 0, k, &r);
+            const uint32_t *packed =
+                few ? r.panel + i * panel_words(j) : pack_panel(j, &copy, rows->group, i, k0, 0, k, &r);
             multiply(j, rows, copy.first + i * nr, mx_min(nr, copy.count - i * nr), k0, r.sums + i * nr * rows->rows,
                      packed, &then, i, panels);
         }

@@ -6,7 +6,7 @@
 
 /* Floats of all copies of a tile, which stay in the first-level cache; columns of a tile, of planes of several rows and
  * of one. */
-enum { TILE_FLOATS = 8192, COLUMNS = 1024, COLUMNS_OF_ONE = 4096, SLACK = 64 };
+enum { TILE_FLOATS = 8192, COLUMNS = 1024, COLUMNS_OF_ONE = 4096, SLACK = 64, AHEAD = 4096 };
 
 mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes)
 {
@@ -37,10 +37,12 @@ static void set_outside(float *to, int64_t n, bool keys)
         memcpy(&to[i], &bits, sizeof bits);
 }
 
-/* Starts reading what the next line or tile is copied from, so that it overlaps with the arithmetic on this one. Behind
- * the end of the memory it does nothing. */
-static void ask_for(const char *p, int64_t bytes)
+/* Starts reading what a later line or tile is copied from, so that it overlaps with the arithmetic on this one: the
+ * next line, but at least AHEAD bytes away, as memory takes the time of some short lines. Behind the end of the memory
+ * it does nothing. */
+static void ask_for(const char *line, int64_t bytes)
 {
+    const char *p = line + mx_max(bytes, AHEAD);
     for (int64_t b = 0; b < bytes; b += 64)
         __builtin_prefetch(p + b, 0, 2);
 }
@@ -59,7 +61,7 @@ void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t p
         }
         const char *row = (const char *)x.data + (plane + y * w->in[1]) * bytes;
         paths->fill(right - left + 1, left, w->in[1], row, mx_is_bf16(x.dtype), keys, w->stride[1], copy, t->phase);
-        ask_for(row + (right + 1) * bytes, (right - left + 1) * bytes);
+        ask_for(row + left * bytes, (right - left + 1) * bytes);
     }
 }
 

@@ -392,6 +392,10 @@ for name, case in pairs {
     product_groups = {
         { 2, 12, 20, 23 }, { 18, 6, 3, 2 }, { groups = 2, dilation = { 2, 3 }, stride = { 1, 2 }, padding = { 3, 1 } },
     },
+    points = { { 3, 70, 9, 11 }, { 33, 70, 1, 1 } },
+    points_of_large_images = { { 2, 20, 40, 45 }, { 70, 20, 1, 1 } },
+    points_of_many_channels = { { 1, 1100, 5, 7 }, { 40, 1100, 1, 1 } },
+    points_of_groups = { { 3, 100, 9, 11 }, { 192, 50, 1, 1 }, { groups = 2 } }, -- whose weights' gradient is turned
     added_bands = { { 1, 3, 90, 700 }, { 16, 3, 5, 4 }, { padding = { 2, 1 } } },
     added_chunks = { { 2, 40, 9, 8 }, { 20, 40, 3, 2 }, { stride = { 2, 3 }, dilation = { 2, 1 }, padding = 2 } },
     added_apart = { { 2, 9, 17, 19 }, { 12, 9, 2, 2 }, { stride = 5 } },

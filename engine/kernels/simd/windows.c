@@ -30,6 +30,8 @@ static void weigh(int64_t rows, int64_t n, const float *x, int64_t x_step, int64
         int64_t i = 0;
         for (; i + UNROLL * VL <= n; i += UNROLL * VL)
             weigh_as(UNROLL, x + i, taps, at, weight, first, y + i);
+        for (; i + 2 * VL <= n; i += 2 * VL)
+            weigh_as(2, x + i, taps, at, weight, first, y + i);
         for (; i < n; i += VL)
             weigh_as(1, x + i, taps, at, weight, first, y + i);
     }
@@ -115,6 +117,9 @@ MX_INLINE void maxima_of(const bool places, int64_t n, const int32_t *x, int64_t
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
         maxima_as(UNROLL, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
                   place + (places ? i : 0));
+    for (; i + 2 * VL <= n; i += 2 * VL)
+        maxima_as(2, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
+                  place + (places ? i : 0));
     for (; i < n; i += VL)
         maxima_as(1, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
                   place + (places ? i : 0));
@@ -163,11 +168,8 @@ MX_INLINE vf load_lanes(const void *x, int64_t i, int64_t low, int64_t high, con
 #endif
 }
 
-MX_INLINE vf key_of(vf v)
-{
-    vi key = choose(vf_not_equal(v, vf_zero()), flip(vf_bits(v)), vi_set1(0));
-    return vi_float(choose(vf_is_nan(v), vi_set1(INT32_MAX), key));
-}
+/* -0 plus 0 is 0. */
+MX_INLINE vf key_of(vf v) { return vi_float(choose(vf_is_nan(v), vi_set1(INT32_MAX), flip(vf_bits(v + vf_zero())))); }
 
 /* The vector from element i on of a row whose elements 0 to in - 1 are at x. */
 MX_INLINE vf row_part(const void *x, int64_t i, int64_t in, const bool bf16, const bool keys)
@@ -198,7 +200,17 @@ MX_INLINE void fill_as(int64_t n, int64_t first, int64_t in, const void *x, int6
     }
     for (int64_t i = 0; step == 2 && i < n; i += 2 * VL) {
         vf even, odd;
-        vf_split(row_part(x, first + i, in, bf16, keys), row_part(x, first + i + VL, in, bf16, keys), &even, &odd);
+        int64_t at = first + i;
+        if (at < 0 || at + 2 * VL > in) {
+            vf_split(row_part(x, at, in, bf16, keys), row_part(x, at + VL, in, bf16, keys), &even, &odd);
+        } else {
+            if (bf16)
+                vf_split_bf16((const mx_bf16 *)x + at, &even, &odd);
+            else
+                vf_split(vf_load((const float *)x + at), vf_load((const float *)x + at + VL), &even, &odd);
+            even = keys ? key_of(even) : even;
+            odd = keys ? key_of(odd) : odd;
+        }
         vf_store(y + i / 2, even);
         vf_store(y + phase + i / 2, odd);
     }

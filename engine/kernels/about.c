@@ -11,8 +11,8 @@
 #include <math.h>
 
 enum {
-    WIDTH = 512,  /* columns at a time, */
-    HEIGHT = 128, /* and rows whose sums are f32 */
+    WIDTH = MX_MOST_COLUMNS, /* columns at a time, */
+    HEIGHT = 128,            /* and rows whose sums are f32 */
     PIECE = MX_CHUNK,
     SHORT = 4096,      /* elements of a row, or HEIGHT rows, whose squared distances are f32. They are taken from */
     FIRST = SHORT / 8, /* the mean of the first ones, */
@@ -118,9 +118,9 @@ static void moments_of_band(mx_array x, int64_t n_rows, int64_t stride, int64_t 
     for (int64_t i = 0; i < n_rows; i += HEIGHT) {
         int64_t n = mx_min(HEIGHT, n_rows - i), top = mx_min(TOP, n);
         mx_array block = at(x, i * stride);
-        memset(center, 0, sizeof center);
-        memset(sum, 0, sizeof sum);
-        memset(squares, 0, sizeof squares);
+        memset(center, 0, (size_t)width * sizeof *center);
+        memset(sum, 0, (size_t)width * sizeof *sum);
+        memset(squares, 0, (size_t)width * sizeof *squares);
         paths->rows(MX_FOLD_SUM, center, block, top, stride, width);
         for (int64_t j = 0; j < width; j++)
             center[j] /= (float)top;
@@ -137,10 +137,10 @@ void mx_column_moments(mx_array x, int64_t n, int64_t stride, int64_t width, mx_
         moments_of_band(at(x, j), n, stride, mx_min(WIDTH, width - j), moments + j);
 }
 
-static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from)
+static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from,
+                             int64_t width)
 {
     mx_moments all[WIDTH];
-    int64_t width = mx_min(WIDTH, e.inner - from);
     moments_of_band(at(x, o * e.n * e.inner + from), e.n, e.inner, width, all);
     for (int64_t j = 0; j < width; j++)
         put(all[j], scale, root, y, o * e.inner + from + j);
@@ -150,10 +150,11 @@ mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, m
 {
     if (e.inner == 1)
         return variance_of_rows(x, e, scale, root, y);
-    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+    int64_t width = mx_panel_columns(e, x.dtype, 0), bands = mx_ceil_div(e.inner, width);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++)
-        variance_of_band(x, e, scale, root, y, i / bands, i % bands * WIDTH);
+        variance_of_band(x, e, scale, root, y, i / bands, i % bands * width,
+                         mx_min(width, e.inner - i % bands * width));
     return MX_OK;
 }
 
@@ -207,7 +208,7 @@ static void exps_of_band(mx_array x, int64_t n, int64_t stride, int64_t width, f
         sum[j] = 0;
     }
     for (int64_t i = 0; i < n; i += HEIGHT) {
-        memset(more, 0, sizeof more);
+        memset(more, 0, (size_t)width * sizeof *more);
         memcpy(before, center, (size_t)width * sizeof *center);
         mx_kernels_current()->reduce->rows_exps(center, more, at(x, i * stride), mx_min(HEIGHT, n - i), stride, width);
         for (int64_t j = 0; j < width; j++) {
@@ -224,11 +225,10 @@ void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float 
         exps_of_band(at(x, j), n, stride, mx_min(WIDTH, width - j), center + j, sum + j);
 }
 
-static void logsumexp_of_band(mx_array x, mx_extent e, mx_array y, int64_t o, int64_t from)
+static void logsumexp_of_band(mx_array x, mx_extent e, mx_array y, int64_t o, int64_t from, int64_t width)
 {
     float center[WIDTH];
     double sum[WIDTH];
-    int64_t width = mx_min(WIDTH, e.inner - from);
     exps_of_band(at(x, o * e.n * e.inner + from), e.n, e.inner, width, center, sum);
     for (int64_t j = 0; j < width; j++)
         put_exps((exps){(double)center[j], sum[j]}, y, o * e.inner + from + j);
@@ -238,14 +238,16 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y)
 {
     if (e.inner == 1)
         return logsumexp_of_rows(x, e, y);
-    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+    int64_t width = mx_panel_columns(e, x.dtype, 0), bands = mx_ceil_div(e.inner, width);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++)
-        logsumexp_of_band(x, e, y, i / bands, i % bands * WIDTH);
+        logsumexp_of_band(x, e, y, i / bands, i % bands * width, mx_min(width, e.inner - i % bands * width));
     return MX_OK;
 }
 
 /* ---- any and all ---- */
+
+enum { LINE = 512 }; /* columns, or neighbours, at a time */
 
 /* found[j] is not 0 if (x & mask) is not 0, or with `all` is 0, in one of n rows of `width` columns. Single columns are
  * rows of n neighbours. The search ends early. */
@@ -260,11 +262,11 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y)
     MX_INLINE void name##_as(const type *x, type mask, const bool all, int64_t n, int64_t stride, int64_t width,       \
                              uint8_t *y)                                                                               \
     {                                                                                                                  \
-        type found[WIDTH] = {0};                                                                                       \
-        for (int64_t i = 0; stride == 1 && i < n && !found[0]; i += WIDTH) {                                           \
-            for (int64_t j = 0; j < WIDTH; j += 64 / (int64_t)sizeof *x)                                               \
-                __builtin_prefetch(x + i + 2 * WIDTH + j);                                                             \
-            found[0] = name##_has(x + i, mx_min(WIDTH, n - i), mask, all);                                             \
+        type found[LINE] = {0};                                                                                        \
+        for (int64_t i = 0; stride == 1 && i < n && !found[0]; i += LINE) {                                            \
+            for (int64_t j = 0; j < LINE; j += 64 / (int64_t)sizeof *x)                                                \
+                __builtin_prefetch(x + i + 2 * LINE + j);                                                              \
+            found[0] = name##_has(x + i, mx_min(LINE, n - i), mask, all);                                              \
         }                                                                                                              \
         for (int64_t i = 0; stride > 1 && i < n; i++) {                                                                \
             const type *row = x + i * stride;                                                                          \
@@ -289,7 +291,7 @@ DEFINE_ANY(any_of_8, uint8_t)
 
 static void any_in_band(mx_array x, mx_extent e, bool all, int64_t o, int64_t from, uint8_t *y)
 {
-    int64_t width = mx_min(WIDTH, e.inner - from), first = o * e.n * e.inner + from;
+    int64_t width = mx_min(LINE, e.inner - from), first = o * e.n * e.inner + from;
     size_t bytes = mx_dtype_bytes(x.dtype);
     uint64_t mask =
         UINT64_MAX >> (mx_dtype_is_integer(x.dtype) ? 0 : 1) >> (64 - 8 * bytes); /* without the sign of 0 */
@@ -306,8 +308,8 @@ static void any_in_band(mx_array x, mx_extent e, bool all, int64_t o, int64_t fr
 
 void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y)
 {
-    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+    int64_t bands = mx_ceil_div(e.inner, LINE);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++)
-        any_in_band(x, e, all, i / bands, i % bands * WIDTH, y);
+        any_in_band(x, e, all, i / bands, i % bands * LINE, y);
 }

@@ -2,6 +2,7 @@
 
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
 static double weight_of(const mx_class_loss *c, int64_t class) { return c->weight ? (double)c->weight[class] : 1.0; }
@@ -84,28 +85,12 @@ static void forward_row(const mx_class_loss *c, int64_t row, double weights)
 
 /* ---- backward ---- */
 
-/* Large results go by way of the first-level cache, from which they are written past the others. */
-static void grad_row(const mx_class_loss *c, const char *x, float lse, float factor, float smooth, char *dx)
-{
-    const mx_kernels *paths = mx_kernels_current();
-    char room[8192];
-    int64_t bytes = (int64_t)mx_dtype_bytes(c->dtype);
-    bool stream = x != dx && mx_should_stream(2 * c->rows * c->classes * bytes);
-    int64_t block = stream ? (int64_t)sizeof room / bytes : c->classes;
-    for (int64_t i = 0; i < c->classes; i += block) {
-        int64_t n = mx_min(block, c->classes - i);
-        char *to = dx + i * bytes, *part = stream ? room : to;
-        paths->classes->grad(x + i * bytes, c->dtype, n, lse, factor, c->weight ? c->weight + i : NULL, smooth, part);
-        if (stream)
-            paths->elementwise->copy(room, to, n * bytes, true);
-    }
-}
-
 /* The gradient by x_k is g times (hit + smooth weights) e^(x_k - lse) - smooth w_k, less hit at the target. */
 static void backward_row(const mx_class_loss *c, int64_t row, double weights)
 {
     const void *x = row_of(c, c->x, row);
     void *dx = (void *)row_of(c, c->dx, row);
+    bool stream = x != dx && mx_should_stream(2 * c->rows * c->classes * (int64_t)mx_dtype_bytes(c->dtype));
     if (!counts(c, row)) {
         memset(dx, 0, (size_t)c->classes * mx_dtype_bytes(c->dtype));
         return;
@@ -118,7 +103,8 @@ static void backward_row(const mx_class_loss *c, int64_t row, double weights)
     if (c->dtype == MX_F64)
         grad_f64(c, x, lse, factor, smooth, dx);
     else
-        grad_row(c, x, (float)lse, (float)factor, (float)smooth, dx);
+        mx_kernels_current()->classes->grad(x, c->dtype, c->classes, (float)lse, (float)factor, c->weight,
+                                            (float)smooth, dx, stream);
     mx_set_number(dx, target, factor * exp(at_target - lse) - smooth * weight_of(c, target) - hit, c->dtype);
 }
 

@@ -44,9 +44,9 @@ double mx_class_loss_total(const mx_class_loss *c);
 typedef struct mx_class_paths {
     /* Returns lse. *weighted = sum of weight x (weight NULL: of x), unless it is NULL. */
     float (*lse)(const void *x, mx_dtype dtype, int64_t n, const float *weight, float *weighted);
-    /* dx = factor e^(x - lse) - spread weight (weight NULL: - spread). */
+    /* dx = factor e^(x - lse) - spread weight (weight NULL: - spread). stream: write past the caches. */
     void (*grad)(const void *x, mx_dtype dtype, int64_t n, float lse, float factor, const float *weight, float spread,
-                 void *dx);
+                 void *dx, bool stream);
 } mx_class_paths;
 
 #endif

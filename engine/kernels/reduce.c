@@ -1,5 +1,6 @@
 #include "kernels/reduce.h"
 
+#include "core/cpu.h"
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 
 enum {
-    WIDTH = 1024, /* columns summed at a time: their f32 sums stay in the first-level cache */
+    WIDTH = 4096, /* columns summed at a time: their f32 sums stay in the first-level cache */
+    INTS = 1024,  /* columns of integers at a time */
     PIECE = MX_CHUNK,
 };
 
@@ -94,11 +96,18 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, const result *
 
 /* ---- columns: inner > 1 ---- */
 
-int64_t mx_panel_columns(mx_extent e, int64_t most, int64_t least)
+int64_t mx_panel_columns(mx_extent e, mx_dtype dtype, int read_twice)
 {
-    while (most > least && e.outer * mx_ceil_div(e.inner, most) < 2 * omp_get_max_threads())
-        most /= 2;
-    return most;
+    enum { RUN = 4096, SHORT_RUN = 1024 }; /* bytes of a row */
+    int64_t size = (int64_t)mx_dtype_bytes(dtype), columns = RUN / size, kept = columns;
+    int64_t column_bytes = read_twice * e.n * size, room = mx_cpu_l3_share_bytes() / 2;
+    while (kept * size > SHORT_RUN && kept * column_bytes > room)
+        kept /= 2;
+    if (kept * column_bytes <= room)
+        columns = kept;
+    while (columns > MX_LEAST_COLUMNS && e.outer * mx_ceil_div(e.inner, columns) < 2 * omp_get_max_threads())
+        columns /= 2;
+    return columns;
 }
 
 typedef struct columns {
@@ -142,7 +151,7 @@ static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, const resul
 {
     columns c = {.fold = fold, .x = x, .r = r, .e = e};
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    c.width = e.inner < WIDTH ? e.inner : WIDTH;
+    c.width = mx_min(e.inner, WIDTH);
     c.n_widths = c.width ? (e.inner + c.width - 1) / c.width : 0;
     /* Blocks of at least 64 Ki elements and 64 rows: partial sums are then a small part of x. */
     c.height = c.width > 0 && MX_PARALLEL_FROM / c.width > 64 ? MX_PARALLEL_FROM / c.width : 64;
@@ -249,7 +258,7 @@ static void put_int(const result *r, int64_t i, __int128 all, unfit *bad)
 /* Columns [from, from + width) of block o. */
 static void fold_band(mx_fold fold, mx_array x, mx_extent e, const result *r, int64_t o, int64_t from, unfit *bad)
 {
-    int64_t acc[WIDTH], first = o * e.n * e.inner + from, width = mx_min(WIDTH, e.inner - from);
+    int64_t acc[INTS], first = o * e.n * e.inner + from, width = mx_min(INTS, e.inner - from);
     acc[0] = fold == MX_FOLD_SUM ? 0 : fold == MX_FOLD_MAX ? INT64_MIN : INT64_MAX;
     for (int64_t j = 1; j < width; j++)
         acc[j] = acc[0];
@@ -280,7 +289,7 @@ static mx_status fold_ints(mx_fold fold, mx_array x, mx_extent e, double scale, 
 {
     const result r = {y, scale, false};
     bool wide = x.dtype == MX_I64;
-    int64_t width = wide ? 1 : WIDTH, bands = mx_ceil_div(e.inner, width);
+    int64_t width = wide ? 1 : INTS, bands = mx_ceil_div(e.inner, width);
     unfit bad = {0};
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++) {
@@ -419,10 +428,11 @@ static mx_status places_in_rows(mx_fold fold, mx_array x, mx_extent e, int32_t *
     return MX_OK;
 }
 
-static void places_in_band(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t from, int32_t *index)
+static void places_in_band(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t from, int64_t width,
+                           int32_t *index)
 {
-    float acc[WIDTH];
-    int64_t width = mx_min(WIDTH, e.inner - from), first = o * e.n * e.inner + from;
+    float acc[MX_MOST_COLUMNS];
+    int64_t first = o * e.n * e.inner + from;
     for (int64_t j = 0; j < width; j++) {
         acc[j] = mx_get_float(x.data, first + j, x.dtype);
         index[o * e.inner + from + j] = 0;
@@ -436,13 +446,13 @@ mx_status mx_reduce_place(mx_fold fold, mx_array x, mx_extent e, int32_t *index)
     bool single = !mx_dtype_computes(x.dtype);
     if (e.inner == 1 && !single)
         return places_in_rows(fold, x, e, index);
-    int64_t width = single ? 1 : WIDTH, bands = mx_ceil_div(e.inner, width);
+    int64_t width = single ? 1 : mx_panel_columns(e, x.dtype, 0), bands = mx_ceil_div(e.inner, width);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++) {
         if (single)
             place_of_line(fold, x, e, i, index);
         else
-            places_in_band(fold, x, e, i / bands, i % bands * width, index);
+            places_in_band(fold, x, e, i / bands, i % bands * width, mx_min(width, e.inner - i % bands * width), index);
     }
     return MX_OK;
 }

@@ -55,8 +55,12 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y);
  * largest x. A center is finite; the sum is infinite or NaN if an x is. On the calling thread alone. */
 void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum);
 
-/* How many columns are done at a time: `most`, or fewer, so that threads share the work; no fewer than `least`. */
-int64_t mx_panel_columns(mx_extent e, int64_t most, int64_t least);
+/* How many columns are done at a time, a power of two of MX_LEAST_COLUMNS to MX_MOST_COLUMNS: 4 KiB of each row, since
+ * memory is read faster in long runs and the first-level cache keeps the next 4 rows of them. Fewer, so that threads
+ * share the work, or so that the last cache keeps what is `read_twice`: that many tensors of the dtype, 0 of what is
+ * read once. Results must not depend on it. */
+enum { MX_MOST_COLUMNS = 2048, MX_LEAST_COLUMNS = 64 };
+int64_t mx_panel_columns(mx_extent e, mx_dtype dtype, int read_twice);
 
 /* y (outer, inner) = 1 where any element (with `all`: every one) is not 0, else 0. Any dtype; NaN is not 0. */
 void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y);

@@ -11,7 +11,6 @@ enum {
     PIECE = 1 << 17, /* elements of a row that one thread sums */
     WIDTH = 1024,    /* columns that one thread sums */
     HEIGHT = 64,     /* rows whose sums are f32 */
-    ROOM = 2048,     /* elements that are written past the caches at a time */
 };
 
 static char *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
@@ -25,29 +24,22 @@ static int64_t piece_of(mx_extent e, bool reverse, int64_t p, int64_t *n)
     return reverse ? e.n - p * PIECE - *n : p * PIECE;
 }
 
-/* n elements; what is streamed goes by way of the first-level cache. Returns their sum. */
-static double scan_piece(mx_array x, int64_t first, int64_t n, bool reverse, double start, mx_array y, bool stream)
+/* Long rows are streamed only if they begin (in the direction of the sums) at a cache line: then the sum of a piece has
+ * the same bits, written or not. */
+static bool row_streams(mx_extent e, bool reverse, mx_array y, int64_t o)
 {
-    const mx_scan_paths *paths = mx_kernels_current()->scan;
-    _Alignas(64) float room[ROOM];
-    double sum = 0;
-    if (!stream)
-        return paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
-    for (int64_t i = 0; i < n; i += ROOM) {
-        int64_t m = mx_min(ROOM, n - i), from = first + (reverse ? n - i - m : i);
-        sum += paths->row(at(x, from), x.dtype, m, reverse, start + sum, room);
-        mx_kernels_current()->elementwise->copy(room, at(y, from), m * (int64_t)mx_dtype_bytes(y.dtype), true);
-    }
-    return sum;
+    return e.n <= PIECE || (uintptr_t)at(y, (reverse ? o + 1 : o) * e.n) % 64 == 0;
 }
 
 /* A row on one thread. */
 static void scan_row(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, bool stream)
 {
+    const mx_scan_paths *paths = mx_kernels_current()->scan;
     double start = 0;
+    stream = stream && row_streams(e, reverse, y, o);
     for (int64_t p = 0, n; p * PIECE < e.n; p++) {
         int64_t first = o * e.n + piece_of(e, reverse, p, &n);
-        start += scan_piece(x, first, n, reverse, start, y, stream);
+        start += paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first), stream);
     }
 }
 
@@ -58,6 +50,7 @@ static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, 
     const mx_scan_paths *paths = mx_kernels_current()->scan;
     int64_t pieces = mx_ceil_div(e.n, PIECE), bytes = pieces * (int64_t)sizeof(double);
     double *sums;
+    stream = stream && row_streams(e, reverse, y, o);
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
 #pragma omp parallel
     {
@@ -66,12 +59,12 @@ static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, 
         for (int64_t p = omp_get_thread_num(); p - omp_get_thread_num() < pieces; p += threads) {
             int64_t n = 0, first = p < pieces ? o * e.n + piece_of(e, reverse, p, &n) : 0;
             if (p < pieces)
-                sums[p] = paths->row(at(x, first), x.dtype, n, reverse, 0, NULL);
+                sums[p] = paths->row(at(x, first), x.dtype, n, reverse, 0, NULL, false);
 #pragma omp barrier
             for (; next < p && next < pieces; next++)
                 start += sums[next];
             if (p < pieces)
-                scan_piece(x, first, n, reverse, start, y, stream);
+                paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first), stream);
         }
     }
     mx_pool_free(sums, bytes);

@@ -14,8 +14,9 @@ mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
 /* For one instruction set, on one thread; x and y of one dtype, f32 or bf16. */
 typedef struct mx_scan_paths {
     /* y[i] = start + x[0] + ... + x[i] (with `reverse`, from the other end) for n neighbours. y NULL: writes nothing.
-     * Returns the sum of all x, to the same bits in both cases. */
-    double (*row)(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y);
+     * Returns the sum of all x. stream: write past the caches; the sum has the same bits without it if y begins there
+     * at a cache line. */
+    double (*row)(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y, bool stream);
     /* For n rows of `width` columns, `stride` elements apart (it may be negative): local += x, y = base + local, each
      * of these two a number for each column, in an order of the path's own. stream: write past the caches; columns then
      * start at cache lines in each row. */

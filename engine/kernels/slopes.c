@@ -14,7 +14,6 @@ enum {
     PIECE = 4096,      /* elements of a row, or */
     HEIGHT = 64,       /* rows of columns, whose sums are f32 */
     LONG = 64 * PIECE, /* rows from here on are shared by the threads */
-    LEAST = 64,        /* columns of a piece of work */
 };
 
 typedef struct slopes {
@@ -106,15 +105,15 @@ static void run_band(const slopes *g, int64_t o, int64_t from, int64_t width)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     const mx_extent e = g->e;
-    float center[MX_SLOPE_COLUMNS], part[MX_SLOPE_COLUMNS];
-    double sum[MX_SLOPE_COLUMNS] = {0};
+    float center[MX_MOST_COLUMNS], part[MX_MOST_COLUMNS];
+    double sum[MX_MOST_COLUMNS] = {0};
     int64_t first = o * e.n * e.inner + from, line = o * e.inner + from;
     for (int64_t j = 0; j < width; j++)
         center[j] = first_center(g, line + j);
     for (int64_t i = 0; !g->about_zero && i < e.n; i += HEIGHT) {
         mx_array block = at(g->x, first + i * e.inner);
         int64_t height = mx_min(HEIGHT, e.n - i);
-        memset(part, 0, sizeof part);
+        memset(part, 0, (size_t)width * sizeof *part);
         if (g->what == MX_EQUAL_ABOUT)
             mx_kernels_current()->slopes->rows_equal(part, block, height, e.inner, width, center);
         else
@@ -130,7 +129,7 @@ static void run_band(const slopes *g, int64_t o, int64_t from, int64_t width)
 
 static void run_columns(const slopes *g)
 {
-    int64_t width = mx_panel_columns(g->e, MX_SLOPE_COLUMNS, LEAST);
+    int64_t width = mx_panel_columns(g->e, g->x.dtype, g->about_zero ? 0 : 1);
     int64_t across = mx_ceil_div(g->e.inner, width);
 #pragma omp parallel for schedule(static) if (g->e.outer * g->e.n * g->e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < g->e.outer * across; i++)

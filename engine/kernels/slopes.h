@@ -21,8 +21,6 @@ mx_status mx_reduce_norm_backward(mx_array x, mx_extent e, const float *factor, 
 /* Of which sums about a center: of squared distances, or of ones where an element equals it. */
 typedef enum mx_about { MX_SQUARES_ABOUT, MX_EQUAL_ABOUT } mx_about;
 
-enum { MX_SLOPE_COLUMNS = 512 }; /* the most columns of rows_slopes */
-
 typedef struct mx_slope_paths {
     /* How many of n neighbours are `value`; and the same for `width` columns, added, each with n elements
      * that are `stride` apart. */

@@ -6,6 +6,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 /* Stores go past the caches where these could not keep the tensors; those of columns only if all their runs of `bytes`
@@ -20,10 +21,8 @@ static bool should_stream(const mx_softmax *s, const void *out, const void *cons
 /* ---- columns: (outer, width, inner) ---- */
 
 enum {
-    COLUMNS = MX_SOFTMAX_COLUMNS, /* at a time, in two passes: of the sums, which stay in the first-level cache, and of
-                                     the results */
-    LEAST = 64,
-    HEIGHT = 128, /* rows whose terms are added in f32 */
+    COLUMNS = MX_MOST_COLUMNS, /* at a time, in two passes: of the sums and of the results */
+    HEIGHT = 128,              /* rows whose terms are added in f32 */
 };
 
 /* What the exponentials of a row are multiplied by, or of a logarithm, what is taken off. */
@@ -54,7 +53,7 @@ static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, bool st
     float part[COLUMNS];
     double sum[COLUMNS] = {0};
     for (int64_t i = 0; i < s->width; i += HEIGHT) {
-        memset(part, 0, sizeof part);
+        memset(part, 0, (size_t)n * sizeof *part);
         path->column_terms(s, at + i * s->inner, mx_min(HEIGHT, s->width - i), n, part);
         for (int64_t c = 0; c < n; c++)
             sum[c] += (double)part[c];
@@ -66,11 +65,10 @@ static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, bool st
 
 typedef void column_path(const mx_softmax *s, int64_t at, int64_t n, bool stream);
 
-/* How many columns are done at a time has no influence on their bits. */
-static void run_columns(const mx_softmax *s, column_path *path, bool stream)
+static void run_columns(const mx_softmax *s, column_path *path, int inputs, bool stream)
 {
     int64_t outer = s->rows / s->inner;
-    int64_t width = mx_panel_columns((mx_extent){outer, s->width, s->inner}, COLUMNS, LEAST);
+    int64_t width = mx_panel_columns((mx_extent){outer, s->width, s->inner}, s->dtype, inputs);
     int64_t across = mx_ceil_div(s->inner, width);
 #pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
     for (int64_t i = 0; i < outer * across; i++) {
@@ -83,20 +81,22 @@ static void run_columns(const mx_softmax *s, column_path *path, bool stream)
 
 typedef void row_path(const mx_softmax *s, int64_t first, int64_t last, bool stream);
 
+/* Each thread has neighbours, since a row is put while the next one is read. */
 static void run_rows(const mx_softmax *s, row_path *path, bool stream)
 {
-    int64_t rows_at_once = 1 + 4096 / s->width;
-    int64_t pieces = (s->rows + rows_at_once - 1) / rows_at_once;
+    int64_t share = mx_ceil_div(s->rows, 4 * (int64_t)omp_get_max_threads());
+    int64_t rows_at_once = mx_max(1 + 4096 / s->width, share), pieces = mx_ceil_div(s->rows, rows_at_once);
 #pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
     for (int64_t p = 0; p < pieces; p++) {
-        int64_t first = p * rows_at_once, last = first + rows_at_once;
-        path(s, first, last < s->rows ? last : s->rows, stream);
+        int64_t first = p * rows_at_once;
+        path(s, first, mx_min(first + rows_at_once, s->rows), stream);
     }
 }
 
 enum {
     LONG = 1 << 18, /* the width of rows that all threads share, */
-    PARTS = 256,    /* in so many parts at most */
+    PARTS = 256,    /* in so many parts at most; their results are put as rows */
+    LINE = 512,     /* of so many columns */
 };
 
 /* Sums of e^(x - center). */
@@ -127,22 +127,21 @@ static exps exps_of(const mx_softmax *s, int64_t at, int64_t n)
     return all;
 }
 
-/* n neighbours of a row: rows of COLUMNS columns, and what remains. */
+/* n neighbours of a row: rows of LINE columns, and what remains. */
 static void put_values(const mx_softmax *s, int64_t at, int64_t n, float center, float factor, bool stream)
 {
-    float centers[COLUMNS], factors[COLUMNS];
+    float centers[LINE], factors[LINE];
     mx_softmax view = *s;
-    view.inner = COLUMNS;
-    for (int c = 0; c < COLUMNS; c++) {
+    view.inner = LINE;
+    for (int c = 0; c < LINE; c++) {
         centers[c] = center;
         factors[c] = factor;
     }
-    view.width = n / COLUMNS;
-    mx_kernels_current()->softmax->forward_columns(&view, at, COLUMNS, centers, factors, stream);
+    view.width = n / LINE;
+    mx_kernels_current()->softmax->forward_columns(&view, at, LINE, centers, factors, stream);
     view.width = 1;
-    if (n % COLUMNS > 0)
-        mx_kernels_current()->softmax->forward_columns(&view, at + n / COLUMNS * COLUMNS, n % COLUMNS, centers, factors,
-                                                       stream);
+    if (n % LINE > 0)
+        mx_kernels_current()->softmax->forward_columns(&view, at + n / LINE * LINE, n % LINE, centers, factors, stream);
 }
 
 static void forward_long_row(const mx_softmax *s, int64_t r, bool stream)
@@ -170,7 +169,7 @@ void mx_softmax_forward(const mx_softmax *s)
     if (s->width == 0)
         return;
     if (s->inner > 1)
-        run_columns(s, forward_columns, stream);
+        run_columns(s, forward_columns, 1, stream);
     else if (s->width < LONG)
         run_rows(s, mx_kernels_current()->softmax->forward, stream);
     else
@@ -184,7 +183,7 @@ void mx_softmax_backward(const mx_softmax *s)
     if (s->width == 0)
         return;
     if (s->inner > 1)
-        run_columns(s, backward_columns, stream);
+        run_columns(s, backward_columns, 2, stream);
     else
         run_rows(s, mx_kernels_current()->softmax->backward, stream);
 }

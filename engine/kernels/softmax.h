@@ -27,8 +27,6 @@ void mx_softmax_forward(const mx_softmax *s);
 /* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
 void mx_softmax_backward(const mx_softmax *s);
 
-enum { MX_SOFTMAX_COLUMNS = 512 }; /* the most at a time */
-
 /* The loops for one instruction set, on one thread. stream: write past the caches; runs of columns then start at
  * cache lines. */
 typedef struct mx_softmax_paths {

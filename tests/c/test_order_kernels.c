@@ -173,8 +173,10 @@ static void check_sums(mx_extent e, mx_dtype dtype, bool reverse, const char *is
 
 static void test_cumsum(const char *isa)
 {
-    static const mx_extent extents[] = {{1, 1, 1},  {3, 0, 5},      {5, 7, 1},     {2, 600000, 1}, {3, 1000, 1},
-                                        {4, 9, 33}, {2, 200, 1500}, {1, 70000, 3}, {300, 2, 17}};
+    static const mx_extent extents[] = {{1, 1, 1},    {3, 0, 5},      {5, 7, 1},      {2, 600000, 1},
+                                        {3, 1000, 1}, {4, 9, 33},     {2, 200, 1500}, {1, 70000, 3},
+                                        {300, 2, 17}, {3, 400001, 1}, {1100, 1001, 1}}; /* past the caches, from odd
+                                                                                           places */
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int reverse = 0; reverse < 2; reverse++) {
             for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)

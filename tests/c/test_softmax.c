@@ -95,10 +95,34 @@ static void test_sizes(const char *isa)
             problem p = {5, widths[w], kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, kind & 4 ? 60 : 3};
             check_problem(&p, isa);
         }
-    for (int kind = 0; kind < 4; kind++) { /* more than the loops keep of a row */
-        problem p = {2, 8192 + 199, kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, 3};
-        check_problem(&p, isa);
-    }
+    /* Rows in several pieces, the widest of which exponentials are kept, and one that is wider. */
+    static const int64_t wide[] = {4096 + 1, 8192 + 199, 3 * 4096 + 63, 1 << 16, (1 << 16) + 5};
+    for (size_t w = 0; w < sizeof wide / sizeof *wide; w++)
+        for (int kind = 0; kind < 8; kind++) {
+            problem p = {3, wide[w], kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, kind & 4 ? 60 : 3};
+            check_problem(&p, isa);
+        }
+}
+
+/* Rows of which one piece has far larger numbers than those before it, or none but -inf. */
+static void test_pieces(const char *isa)
+{
+    enum { WIDTH = 3 * 4096 + 40, ROWS = 4 };
+    for (int kind = 0; kind < 4; kind++)
+        for (int r = 0; r < ROWS; r++) {
+            problem p = {ROWS, WIDTH, kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, 3};
+            void *x = make_values(ROWS * WIDTH, p.dtype, -3, 3), *y = make_values(ROWS * WIDTH, p.dtype, 0, 1);
+            for (int64_t i = r * WIDTH; i < (r + 1) * WIDTH; i++) {
+                if (r < 3 && i % WIDTH / 4096 == r)
+                    set_value(x, i, get_value(x, i, p.dtype) + 50, p.dtype);
+                else if (i % WIDTH / 4096 == (r + 1) % 3)
+                    set_value(x, i, -INFINITY, p.dtype);
+            }
+            mx_softmax s = {.rows = ROWS, .width = WIDTH, .dtype = p.dtype, .log = p.log, .x = x, .y = y};
+            mx_softmax_forward(&s);
+            check_forward(&p, &s, isa);
+            free(x), free(y);
+        }
 }
 
 /* Stores that pass the caches give the same bits, wherever rows start. */
@@ -128,23 +152,24 @@ static void test_stream(const char *isa)
 /* A row that holds NaN, whatever its bits, is NaN throughout; so is one of only -inf. Its neighbour is not. */
 static void test_nan(const char *isa)
 {
-    enum { WIDTH = 77 };
-    for (int kind = 0; kind < 4; kind++)
-        for (int64_t at = 0; at <= WIDTH; at += 7) {
+    static const int64_t widths[] = {77, 2 * 4096 + 91};
+    for (int kind = 0; kind < 8; kind++)
+        for (int64_t width = widths[kind / 4], at = 0; at <= width; at += width / 11) {
             mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
-            void *x = make_values(2 * WIDTH, dtype, -1, 1), *y = make_values(2 * WIDTH, dtype, 0, 1);
-            for (int64_t i = 0; i < WIDTH && at == WIDTH; i++)
+            void *x = make_values(2 * width, dtype, -1, 1), *y = make_values(2 * width, dtype, 0, 1);
+            for (int64_t i = 0; i < width && at == width; i++)
                 set_value(x, i, -INFINITY, dtype);
-            if (at < WIDTH && dtype == MX_BF16)
+            if (at < width && dtype == MX_BF16)
                 ((mx_bf16 *)x)[at] = at % 2 ? 0x7fff : 0xff81;
-            else if (at < WIDTH)
+            else if (at < width)
                 memcpy((float *)x + at, &(uint32_t){at % 2 ? 0x7fffffff : 0xff800001}, sizeof(float));
-            mx_softmax s = {.rows = 2, .width = WIDTH, .dtype = dtype, .log = (kind & 2) != 0, .x = x, .y = y};
+            mx_softmax s = {.rows = 2, .width = width, .dtype = dtype, .log = (kind & 2) != 0, .x = x, .y = y};
             mx_softmax_forward(&s);
             int wrong = 0;
-            for (int64_t i = 0; i < WIDTH; i++)
-                wrong += !isnan(get_value(y, i, dtype)) || isnan(get_value(y, WIDTH + i, dtype));
-            CHECK(wrong == 0, "%s: NaN at %lld, kind %d: %d of %d are wrong", isa, (long long)at, kind, wrong, WIDTH);
+            for (int64_t i = 0; i < width; i++)
+                wrong += !isnan(get_value(y, i, dtype)) || isnan(get_value(y, width + i, dtype));
+            CHECK(wrong == 0, "%s: NaN at %lld of %lld, kind %d: %d are wrong", isa, (long long)at, (long long)width,
+                  kind, wrong);
             free(x), free(y);
         }
 }
@@ -235,6 +260,7 @@ int main(void)
     for_each_isa(test_scale);
     for_each_isa(test_long_row);
     for_each_isa(test_sizes);
+    for_each_isa(test_pieces);
     for_each_isa(test_stream);
     for_each_isa(test_huge);
     for_each_isa(test_nan);

@@ -18,8 +18,9 @@ static float lse(const void *x, mx_dtype dtype, int64_t n, const float *weight, 
 }
 
 static void grad(const void *x, mx_dtype dtype, int64_t n, float row_lse, float factor, const float *weight,
-                 float spread, void *dx)
+                 float spread, void *dx, bool stream)
 {
+    (void)stream;
     for (int64_t i = 0; i < n; i++)
         mx_set_float(dx, i, factor * expf(mx_get_float(x, i, dtype) - row_lse) - spread * (weight ? weight[i] : 1.0f),
                      dtype);

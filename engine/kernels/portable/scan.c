@@ -2,8 +2,9 @@
 
 #include "core/element.h"
 
-static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y)
+static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y, bool stream)
 {
+    (void)stream;
     double sum = 0;
     for (int64_t k = 0; k < n; k++) {
         int64_t i = reverse ? n - 1 - k : k;

@@ -44,37 +44,52 @@ MX_INLINE vf term(vf x, vf shift, vf factor, vf spread, const bool bf16)
     return vf_fma(bf16 ? vf_exp2_fast(d * vf_set1(LOG2E)) : vf_exp(d), factor, spread);
 }
 
-MX_INLINE void grad_as(const void *x, const bool bf16, int64_t n, float row_lse, float factor, const float *weight,
-                       float spread, void *dx)
+MX_INLINE void part_grads(const void *x, const bool bf16, int64_t i, int64_t end, vf shift, vf factor,
+                          const float *weight, vf spread, void *dx)
 {
-    vf shift = vf_set1(row_lse), f = vf_set1(factor), s = vf_set1(-spread);
-    int64_t i = 0;
-    for (; !weight && i + 4 * VL <= n; i += 4 * VL) {
-        vf v[4];
-        row_get(x, i, v, bf16);
-        row_get(x, i + 2 * VL, v + 2, bf16);
-        for (int u = 0; u < 4; u++)
-            v[u] = term(v[u], shift, f, s, bf16);
-        row_put(dx, i, v, bf16, false);
-        row_put(dx, i + 2 * VL, v + 2, bf16, false);
-    }
-    for (; i < n; i += VL) {
-        int64_t left = lanes_left(n, i);
-        vf d = term(load(x, i, left, bf16), shift, f, s * weight_at(weight, i, left), bf16);
-        if (left == VL)
-            row_store(dx, i, d, bf16);
-        else
-            row_store_part(dx, i, d, left, bf16);
+    for (; i < end; i += VL) {
+        int64_t left = lanes_left(end, i);
+        vf d = term(row_load_part(x, i, left, bf16), shift, factor, spread * weight_at(weight, i, left), bf16);
+        row_store_part(dx, i, d, left, bf16);
     }
 }
 
+/* With weights, which are in order, x is read in order, too. */
+MX_INLINE void grad_as(const void *x, const bool bf16, const bool stream, int64_t n, float row_lse, float factor,
+                       const float *weight, float spread, void *dx)
+{
+    vf shift = vf_set1(row_lse), f = vf_set1(factor), s = vf_set1(-spread);
+    int64_t i = stream ? row_head(dx, n, bf16) : 0;
+    part_grads(x, bf16, 0, i, shift, f, weight, s, dx);
+    for (; !weight && i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        row_get4(x, i, v, bf16);
+        for (int u = 0; u < 4; u++)
+            v[u] = term(v[u], shift, f, s, bf16);
+        row_put(dx, i, v, bf16, stream);
+        row_put(dx, i + 2 * VL, v + 2, bf16, stream);
+    }
+    for (; weight && i + 2 * VL <= n; i += 2 * VL) {
+        vf v[2];
+        for (int u = 0; u < 2; u++)
+            v[u] = term(row_load(x, i + u * VL, bf16), shift, f, s * vf_load(weight + i + u * VL), bf16);
+        row_store2(dx, i, v[0], v[1], bf16, stream);
+    }
+    part_grads(x, bf16, i, n, shift, f, weight, s, dx);
+}
+
 static void grad(const void *x, mx_dtype dtype, int64_t n, float row_lse, float factor, const float *weight,
-                 float spread, void *dx)
+                 float spread, void *dx, bool stream)
 {
     if (mx_is_bf16(dtype))
-        grad_as(x, true, n, row_lse, factor, weight, spread, dx);
+        stream ? grad_as(x, true, true, n, row_lse, factor, weight, spread, dx)
+               : grad_as(x, true, false, n, row_lse, factor, weight, spread, dx);
     else
-        grad_as(x, false, n, row_lse, factor, weight, spread, dx);
+        stream ? grad_as(x, false, true, n, row_lse, factor, weight, spread, dx)
+               : grad_as(x, false, false, n, row_lse, factor, weight, spread, dx);
+    if (stream)
+        _mm_sfence();
 }
 
 const mx_class_paths MX_SIMD_NAME(mx_classes) = {.lse = lse, .grad = grad};

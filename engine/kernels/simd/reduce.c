@@ -199,7 +199,13 @@ static void rows_moments(float *sum, float *squares, mx_array x, int64_t n, int6
 #define SLACK 4.0f
 
 /* The error of an exponential, d 2^-24 of its value, is small in their sum. */
-MX_INLINE vf exp_about(const bool bf16, vf x, vf center) { return vf_exp2_whole(bf16, (x - center) * vf_set1(LOG2E)); }
+MX_INLINE vf exp_about(const bool bf16, vf x, vf center)
+{
+    vf d = (x - center) * vf_set1(LOG2E);
+    if (bf16 && MX_SIMD_512) /* where it has an exact 0, too */
+        return vf_exp2_fast(d);
+    return vf_exp2_whole(bf16, d);
+}
 
 MX_INLINE bool is_above(vf x, vf center) { return vm_any(vf_gt(x, center + vf_set1(SLACK))); }
 
@@ -227,7 +233,7 @@ MX_INLINE void row_exps_as(const bool bf16, const void *x, int64_t n, float *cen
             c = move_center(vf_set1(vf_hmax(largest_of(v))), c, sum, 4);
 #pragma GCC unroll 4
         for (int u = 0; u < 4; u++)
-            sum[u] = sum[u] + exp_about(bf16, v[u], c);
+            sum[u] = vf_add_exp(sum[u], exp_about(bf16, v[u], c));
     }
     for (; i < n; i += VL) {
         int64_t left = lanes_left(n, i);
@@ -255,7 +261,7 @@ MX_INLINE void add_exps(const bool bf16, const vf v[4], float *center, float *su
     }
 #pragma GCC unroll 4
     for (int r = 0; r < 4; r++)
-        s = s + exp_about(bf16, v[r], c);
+        s = vf_add_exp(s, exp_about(bf16, v[r], c));
     vf_store(sum, s);
 }
 

@@ -1,4 +1,5 @@
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include "kernels/simd/rows.h"
 
@@ -46,9 +47,9 @@ MX_INLINE vf lanes_before(vf x)
 }
 #endif
 
-/* Up to VL neighbours. Returns their sum. */
+/* Up to VL neighbours. Returns their sum. `stream` is for VL of f32. */
 MX_INLINE double scan_part(const void *x, const bool bf16, int64_t i, int64_t left, const bool reverse, double base,
-                           void *y)
+                           void *y, const bool stream)
 {
     float lane[VL];
     vf v = left == VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
@@ -64,7 +65,9 @@ MX_INLINE double scan_part(const void *x, const bool bf16, int64_t i, int64_t le
     vf result = vf_set1((float)base) + v;
     if (y && reverse)
         result = reversed(result);
-    if (y && left == VL) {
+    if (y && stream) {
+        vf_stream((float *)y + i, result);
+    } else if (y && left == VL) {
         row_store(y, i, result, bf16);
     } else if (y && !reverse) {
         row_store_part(y, i, result, left, bf16);
@@ -77,7 +80,7 @@ MX_INLINE double scan_part(const void *x, const bool bf16, int64_t i, int64_t le
 }
 
 /* 2 VL neighbours of bf16 as VL pairs, whose sums are scanned. */
-MX_INLINE double scan_pairs(const mx_bf16 *x, const bool reverse, double base, mx_bf16 *y)
+MX_INLINE double scan_pairs(const mx_bf16 *x, const bool reverse, double base, mx_bf16 *y, const bool stream)
 {
     vf even, odd, b = vf_set1((float)base);
     vf_split_bf16(x, &even, &odd);
@@ -87,37 +90,60 @@ MX_INLINE double scan_pairs(const mx_bf16 *x, const bool reverse, double base, m
         vf one = b + (lanes_before(sums) + first), two = b + sums;
         even = reverse ? reversed(two) : one;
         odd = reverse ? reversed(one) : two;
-        vi_store((int32_t *)y, vf_join_bf16(even, odd));
+        row_store_bits(y, vf_join_bf16(even, odd), stream);
     }
     return (double)last_lane(sums);
 }
 
-MX_INLINE double row_as(const void *x, const bool bf16, int64_t n, const bool reverse, double start, void *y)
+/* The neighbours of y before the first place, or with `reverse` behind the last one, that is streamed to. */
+MX_INLINE int64_t unaligned(const void *y, const bool bf16, int64_t n, const bool reverse)
+{
+    const int64_t size = bf16 ? 2 : 4;
+    return reverse ? mx_min(n, (int64_t)(((uintptr_t)y + (uintptr_t)(n * size)) % 64) / size) : row_head(y, n, bf16);
+}
+
+/* k counts in the direction of the sums. */
+MX_INLINE double row_as(const void *x, const bool bf16, int64_t n, const bool reverse, double start, void *y,
+                        const bool stream)
 {
     double sum = 0;
     int64_t k = 0;
+    for (const int64_t head = stream ? unaligned(y, bf16, n, reverse) : 0; k < head;) {
+        int64_t left = lanes_left(head, k);
+        sum += scan_part(x, bf16, reverse ? n - k - left : k, left, reverse, start + sum, y, false);
+        k += left;
+    }
     for (; bf16 && k + 2 * VL <= n; k += 2 * VL) {
         int64_t i = reverse ? n - k - 2 * VL : k;
         prefetch_ahead((const mx_bf16 *)x + i, 4 * VL);
-        sum += scan_pairs((const mx_bf16 *)x + i, reverse, start + sum, y ? (mx_bf16 *)y + i : NULL);
+        sum += scan_pairs((const mx_bf16 *)x + i, reverse, start + sum, y ? (mx_bf16 *)y + i : NULL, stream);
     }
     for (; !bf16 && k + VL <= n; k += VL) {
         int64_t i = reverse ? n - k - VL : k;
         prefetch_ahead((const float *)x + i, 4 * VL);
-        sum += scan_part(x, bf16, i, VL, reverse, start + sum, y);
+        sum += scan_part(x, bf16, i, VL, reverse, start + sum, y, stream);
     }
     for (; k < n; k += VL) {
         int64_t left = lanes_left(n, k);
-        sum += scan_part(x, bf16, reverse ? n - k - left : k, left, reverse, start + sum, y);
+        sum += scan_part(x, bf16, reverse ? n - k - left : k, left, reverse, start + sum, y, false);
     }
+    if (stream)
+        _mm_sfence();
     return sum;
 }
 
-static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y)
+MX_INLINE double row_of_dtype(const void *x, const bool bf16, int64_t n, bool reverse, double start, void *y,
+                              bool stream)
 {
-    if (mx_is_bf16(dtype))
-        return reverse ? row_as(x, true, n, true, start, y) : row_as(x, true, n, false, start, y);
-    return reverse ? row_as(x, false, n, true, start, y) : row_as(x, false, n, false, start, y);
+    if (stream)
+        return reverse ? row_as(x, bf16, n, true, start, y, true) : row_as(x, bf16, n, false, start, y, true);
+    return reverse ? row_as(x, bf16, n, true, start, y, false) : row_as(x, bf16, n, false, start, y, false);
+}
+
+static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y, bool stream)
+{
+    return mx_is_bf16(dtype) ? row_of_dtype(x, true, n, reverse, start, y, stream)
+                             : row_of_dtype(x, false, n, reverse, start, y, stream);
 }
 
 /* base and local are arranged as row_get() has the columns. */

@@ -364,6 +364,10 @@ static inline vf vf_exp(vf x)
 #endif
 }
 
+/* sum + x by a multiplier, of a sum of exponentials: on processors with adders and multipliers of their own, such as
+ * Zen 5, exponentials keep the adders busier. */
+static inline vf vf_add_exp(vf sum, vf x) { return vf_fma(x, vf_set1(1.0f), sum); }
+
 static inline vf vf_sigmoid(vf x) { return vf_set1(1.0f) / (vf_set1(1.0f) + vf_exp(vf_zero() - x)); }
 
 /* tanh x = 1 - 2 / (e^2x + 1); absolute error below 2e-7, enough for activations. */

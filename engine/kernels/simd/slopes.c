@@ -123,33 +123,47 @@ static void row_slopes(mx_about what, mx_array x, int64_t n, float center, float
     FOR_EACH_ABOUT(row_slopes_of, what, bf16, x.data, n, center, factor, y, stream)
 }
 
+/* Some rows at once, which are streamed to memory together. */
+MX_INLINE void slopes_of_rows(mx_about what, const bool bf16, const void *x, int64_t at, const int rows, int64_t stride,
+                              int64_t width, const float *center, const float *factor, void *y, const bool stream)
+{
+    const int64_t ahead = rows_ahead(stride, width, bf16);
+    int64_t j = 0;
+    for (; j + 2 * VL <= width; j += 2 * VL) {
+#pragma GCC unroll 4
+        for (int64_t r = 0, i = at + j; r < rows; r++, i += stride) {
+            vf v[2];
+            row_prefetch(x, i + ahead, 2 * VL, bf16);
+            row_get(x, i, v, bf16);
+            for (int u = 0; u < 2; u++)
+                v[u] = slope(what, v[u], vf_load(center + j + u * VL), vf_load(factor + j + u * VL));
+            row_put(y, i, v, bf16, stream);
+        }
+    }
+    for (; j < width; j += VL) {
+        int64_t left = lanes_left(width, j);
+        for (int64_t r = 0, i = at + j; r < rows; r++, i += stride) {
+            vf v = slope(what, row_load_part(x, i, left, bf16), vf_load_part(center + j, left),
+                         vf_load_part(factor + j, left));
+            row_store_part(y, i, v, left, bf16);
+        }
+    }
+}
+
 MX_INLINE void rows_slopes_as(mx_about what, const bool bf16, const void *x, int64_t n, int64_t stride, int64_t width,
                               const float *center, const float *factor, void *y, const bool stream)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
-    for (int64_t i = 0, at = 0; i < n; i++, at += stride) {
-        int64_t j = 0;
-        for (; j + 2 * VL <= width; j += 2 * VL) {
-            vf v[2];
-            row_prefetch(x, at + ahead + j, 2 * VL, bf16);
-            row_get(x, at + j, v, bf16);
-            for (int u = 0; u < 2; u++)
-                v[u] = slope(what, v[u], vf_load(center + j + u * VL), vf_load(factor + j + u * VL));
-            row_put(y, at + j, v, bf16, stream);
-        }
-        for (; j < width; j += VL) {
-            int64_t left = lanes_left(width, j);
-            vf v = slope(what, row_load_part(x, at + j, left, bf16), vf_load_part(center + j, left),
-                         vf_load_part(factor + j, left));
-            row_store_part(y, at + j, v, left, bf16);
-        }
-    }
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        slopes_of_rows(what, bf16, x, i * stride, 4, stride, width, center, factor, y, stream);
+    for (; i < n; i++)
+        slopes_of_rows(what, bf16, x, i * stride, 1, stride, width, center, factor, y, stream);
 }
 
 MX_INLINE void rows_slopes_of(mx_about what, const bool bf16, const void *x, int64_t n, int64_t stride, int64_t width,
                               const float *center, const float *factor, void *y, bool stream)
 {
-    float arranged[2][MX_SLOPE_COLUMNS];
+    float arranged[2][MX_MOST_COLUMNS];
     const float *numbers[2] = {row_arranged(center, arranged[0], width, bf16),
                                row_arranged(factor, arranged[1], width, bf16)};
     stream ? rows_slopes_as(what, bf16, x, n, stride, width, numbers[0], numbers[1], y, true)

@@ -1,5 +1,6 @@
 /* Softmax of rows, and of columns, each in a lane. */
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
@@ -15,51 +16,109 @@ MX_INLINE vf row_exp(vf d, const bool bf16)
     return vf_exp(d);
 }
 
-MX_INLINE float row_max(const void *x, int64_t width, const bool bf16)
+/* Of places i to before end. */
+MX_INLINE float row_max(const void *x, int64_t i, int64_t end, const bool bf16)
 {
     vf low = vf_set1(-INFINITY), largest[4] = {low, low, low, low};
-    int64_t i = 0;
-    for (; i + 4 * VL <= width; i += 4 * VL) {
+    for (; i + 4 * VL <= end; i += 4 * VL) {
         vf v[4];
-        row_get(x, i, v, bf16);
-        row_get(x, i + 2 * VL, v + 2, bf16);
+        row_get4(x, i, v, bf16);
         for (int u = 0; u < 4; u++)
             largest[u] = vf_max(largest[u], v[u]);
     }
-    for (; i < width; i += VL) {
-        int64_t n = lanes_left(width, i);
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
         largest[0] = vf_max(largest[0], vf_select(vm_first(n), row_load_part(x, i, n, bf16), low));
     }
     return vf_hmax(vf_max(vf_max(largest[0], largest[1]), vf_max(largest[2], largest[3])));
 }
 
-/* The widest row whose exponentials are kept from the sum on. */
-enum { KEPT = 8192 };
+/* The exponentials of rows of up to KEPT columns are kept from the sum on, in pieces: those that the first-level cache
+ * takes, each with a center of its own. */
+enum { STEP = 4 * VL, PIECE = 4096, KEPT = 1 << 16 };
 
-/* The widest row that the second-level cache takes besides another one. */
-enum { NEAR_BYTES = 1 << 19 };
+/* A row of which the sum is known, and from `next` on the results are not put yet: they are while the next row is
+ * summed, so that arithmetic overlaps with both reading and writing. */
+typedef struct pending {
+    const float *kept, *centers; /* kept from `head` on */
+    void *y;
+    int64_t head, next, end; /* whole steps lie between head and end */
+    float center, factor;
+} pending;
 
-/* The longest pass asks for the next row. */
-MX_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kept, const bool log, const bool bf16)
+/* For the piece that `next` is in. */
+MX_INLINE vf pending_factor(const pending *p)
+{
+    float own = p->centers[(p->next - p->head) / PIECE];
+    return vf_set1(own < p->center ? p->factor * expf(own - p->center) : p->factor);
+}
+
+MX_INLINE void put_step(pending *p, vf factor, const bool bf16, const bool stream)
+{
+    vf v[4];
+    for (int u = 0; u < 4; u++)
+        v[u] = vf_load(p->kept + p->next - p->head + u * VL) * factor;
+    row_put(p->y, p->next, v, bf16, stream);
+    row_put(p->y, p->next + 2 * VL, v + 2, bf16, stream);
+    p->next += STEP;
+}
+
+MX_INLINE void put_rest(pending *p, const bool bf16, const bool stream)
+{
+    while (p->next < p->end) {
+        vf factor = pending_factor(p);
+        for (int64_t n = PIECE - (p->next - p->head) % PIECE; n > 0 && p->next < p->end; n -= STEP)
+            put_step(p, factor, bf16, stream);
+    }
+}
+
+/* A piece of a row: whole steps from `first` to before `last`, and before and behind them elements that are no whole
+ * step. */
+typedef struct piece {
+    int64_t start, first, last, end;
+} piece;
+
+MX_INLINE vf part_sum_exp(const void *x, int64_t i, int64_t end, vf center, vf sum, const bool bf16)
+{
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
+        sum = sum + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, bf16) - center, bf16), vf_zero());
+    }
+    return sum;
+}
+
+/* Step i, of which the exponentials are kept. What is `ahead` is asked for. */
+MX_INLINE void sum_step(const void *x, int64_t i, int64_t ahead, vf center, vf sum[4], float *kept, const bool log,
+                        const bool bf16)
+{
+    vf v[4];
+    row_prefetch(x, ahead + i, STEP, bf16);
+    row_get4(x, i, v, bf16);
+    for (int u = 0; u < 4; u++) {
+        v[u] = row_exp(v[u] - center, bf16);
+        sum[u] = vf_add_exp(sum[u], v[u]);
+        if (!log)
+            vf_store(kept + u * VL, v[u]);
+    }
+}
+
+/* The step of the row before that is put lies at the same place of `kept` as the one that is summed then. */
+MX_INLINE float piece_sum_exp(const void *x, const piece *p, int64_t ahead, vf center, float *kept, pending *before,
+                              const bool log, const bool bf16, const bool stream)
 {
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-    int64_t i = 0;
-    for (; i + 4 * VL <= width; i += 4 * VL) {
-        row_prefetch(x, width + i, 4 * VL, bf16);
-        vf v[4];
-        row_get(x, i, v, bf16);
-        row_get(x, i + 2 * VL, v + 2, bf16);
-        for (int u = 0; u < 4; u++) {
-            v[u] = row_exp(v[u] - largest, bf16);
-            sum[u] = sum[u] + v[u];
-            if (!log)
-                vf_store(kept + i + u * VL, v[u]);
+    int64_t i = p->first, both = p->first + mx_min(p->last - p->first, before->end - before->next);
+    sum[0] = part_sum_exp(x, p->start, p->first, center, sum[0], bf16);
+    if (!log && i < both) {
+        vf factor = pending_factor(before);
+        for (; i < both; i += STEP, kept += STEP) {
+            put_step(before, factor, bf16, stream);
+            sum_step(x, i, ahead, center, sum, kept, log, bf16);
         }
     }
-    for (; i < width; i += VL) {
-        int64_t n = lanes_left(width, i);
-        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, bf16) - largest, bf16), vf_zero());
-    }
+    for (; i < p->last; i += STEP, kept += STEP)
+        sum_step(x, i, ahead, center, sum, kept, log, bf16);
+    sum[0] = part_sum_exp(x, p->last, p->end, center, sum[0], bf16);
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
@@ -79,48 +138,69 @@ MX_INLINE void part_values(const void *x, void *y, int64_t i, int64_t end, vf la
     }
 }
 
-/* Rows of which few exponentials are kept are read twice, not three times: for a number near the largest and the sum of
- * exponentials, and for the results. Then the next row is asked for. */
+/* What is taken off the elements of a row before the exponentials, and the sum of these. */
+typedef struct row_sum {
+    float center, sum;
+} row_sum;
+
+/* Centers move up from piece to piece. The next piece is asked for, which may be in the next row. */
+MX_INLINE row_sum sum_pieces(const void *x, int64_t width, int64_t head, float *centers, float *kept, pending *before,
+                             const bool log, const bool bf16, const bool stream)
+{
+    const int64_t end = head + (width - head) / STEP * STEP, ahead = mx_min(width, PIECE);
+    row_sum all = {-FLT_MAX, 0};
+    bool is_empty = true; /* e^-inf alone has no sum, which row_exp() may take for a little */
+    int64_t i = head;
+    do {
+        piece p = {i > head ? i : 0, i, mx_min(i + PIECE, end), i + PIECE < end ? i + PIECE : width};
+        float largest = row_max(x, p.start, p.end, bf16);
+        is_empty = is_empty && largest == -INFINITY;
+        if (largest > all.center) {
+            if (i > head)
+                all.sum *= expf(all.center - largest);
+            all.center = largest;
+        }
+        all.sum += piece_sum_exp(x, &p, ahead, vf_set1(all.center), kept + (i - head), before, log, bf16, stream);
+        *centers++ = all.center;
+        i += PIECE;
+    } while (i < end);
+    all.sum = is_empty ? NAN : all.sum;
+    return all;
+}
+
+/* Rows whose exponentials are not kept are read twice: for a number near the largest and the sum of exponentials, and
+ * for the results. */
 MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool bf16,
                             const bool stream)
 {
     _Alignas(64) float kept[KEPT];
-    const int64_t ahead = s->width * (bf16 ? 2 : 4) <= NEAR_BYTES ? s->width : 32 * VL;
+    float centers[2][KEPT / PIECE + 1];
+    pending before = {.end = 0};
+    const bool in_pieces = s->width <= (log ? 2 * PIECE : KEPT), keeps = in_pieces && !log;
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(s->x, r, s->width, bf16);
         void *y = row_of_out(s->y, r, s->width, bf16);
-        bool wide = s->width > KEPT;
-        int64_t head = stream ? row_head(y, s->width, bf16) : 0, i = head;
-        float center = -FLT_MAX, sum = 0;
-        bool infinite = false;
-        if (wide) {
-            MX_SIMD_NAME(mx_reduce).row_exps((mx_array){(void *)x, s->dtype}, s->width, &center, &sum);
-        } else {
-            center = row_max(x, s->width, bf16);
-            infinite = center > FLT_MAX;
-            sum = row_sum_exp(x, s->width, vf_set1(center), kept, log, bf16);
-        }
-        float factor = !isfinite(sum) ? NAN : log ? logf(sum) : 1.0f / sum;
+        int64_t head = stream || in_pieces ? row_head(y, s->width, bf16) : 0, i = head;
+        row_sum all = {-FLT_MAX, 0};
+        if (in_pieces)
+            all = sum_pieces(x, s->width, head, centers[r % 2], kept, &before, log, bf16, stream);
+        else
+            MX_SIMD_NAME(mx_reduce).row_exps((mx_array){(void *)x, s->dtype}, s->width, &all.center, &all.sum);
+        float factor = !isfinite(all.sum) ? NAN : log ? logf(all.sum) : 1.0f / all.sum, center = all.center;
         if (s->scale) {
-            factor = infinite || isinf(sum) ? 0 : factor * s->scale[r];
+            factor = center > FLT_MAX || isinf(all.sum) ? 0 : factor * s->scale[r];
             center = fminf(center, FLT_MAX);
         }
         vf largest = vf_set1(center), k = vf_set1(factor);
         part_values(x, y, 0, head, largest, k, log, bf16);
-        const bool in_order = !bf16 || head == 0; /* not with the pairs of row_get() cut elsewhere */
-        const int64_t end = s->width / (4 * VL) * (4 * VL);
-        for (; i + 4 * VL <= end && !wide && !log && in_order; i += 4 * VL) {
-            vf v[4];
-            for (int u = 0; u < 4; u++)
-                v[u] = vf_load(kept + i + u * VL) * k;
-            row_put(y, i, v, bf16, stream);
-            row_put(y, i + 2 * VL, v + 2, bf16, stream);
+        if (keeps) {
+            put_rest(&before, bf16, stream);
+            i = head + (s->width - head) / STEP * STEP;
+            before = (pending){kept, centers[r % 2], y, head, head, i, center, factor};
         }
-        for (; i + 4 * VL <= s->width; i += 4 * VL) {
+        for (; i + STEP <= s->width; i += STEP) {
             vf v[4];
-            row_prefetch_later(x, i + ahead, 4 * VL, bf16);
-            row_get(x, i, v, bf16);
-            row_get(x, i + 2 * VL, v + 2, bf16);
+            row_get4(x, i, v, bf16);
             for (int u = 0; u < 4; u++)
                 v[u] = row_value(v[u] - largest, k, log, bf16);
             row_put(y, i, v, bf16, stream);
@@ -128,6 +208,7 @@ MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, co
         }
         part_values(x, y, i, s->width, largest, k, log, bf16);
     }
+    put_rest(&before, bf16, stream);
 }
 
 MX_INLINE vf gradient_term(vf sum, vf y, vf dy, const bool log)
@@ -232,49 +313,107 @@ MX_INLINE vf load_column(const void *x, int64_t i, int64_t left, const bool bf16
     return left >= VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
 }
 
-/* Numbers of columns are arranged as row_get() has the columns. */
+/* Some rows at once, which are streamed to memory together. Numbers of columns are arranged as row_get() has the
+ * columns. */
+MX_INLINE void values_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, const float *center,
+                              const float *factor, const bool log, const bool bf16, const bool stream)
+{
+    const int64_t ahead = rows_ahead(s->inner, n, bf16);
+    int64_t c = 0;
+    for (; c + 2 * VL <= n; c += 2 * VL) {
+#pragma GCC unroll 4
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
+            vf v[2];
+            row_prefetch(s->x, i + ahead, 2 * VL, bf16);
+            row_get(s->x, i, v, bf16);
+            for (int u = 0; u < 2; u++)
+                v[u] = row_value(v[u] - vf_load(center + c + u * VL), vf_load(factor + c + u * VL), log, bf16);
+            row_put(s->y, i, v, bf16, stream);
+        }
+    }
+    for (; c < n; c += VL) {
+        int64_t left = lanes_left(n, c);
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
+            vf v = row_value(load_column(s->x, i, left, bf16) - vf_load_part(center + c, left),
+                             vf_load_part(factor + c, left), log, bf16);
+            row_store_part(s->y, i, v, left, bf16);
+        }
+    }
+}
+
 MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
                                   const bool log, const bool bf16, const bool stream)
 {
+    int64_t i = 0;
+    for (; i + 4 <= s->width; i += 4)
+        values_of_rows(s, at + i * s->inner, 4, n, center, factor, log, bf16, stream);
+    for (; i < s->width; i++)
+        values_of_rows(s, at + i * s->inner, 1, n, center, factor, log, bf16, stream);
+}
+
+MX_INLINE void terms_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, float *sum, const bool log,
+                             const bool bf16)
+{
     const int64_t ahead = rows_ahead(s->inner, n, bf16);
-    for (int64_t i = 0; i < s->width; i++, at += s->inner) {
-        int64_t c = 0;
-        for (; c + 2 * VL <= n; c += 2 * VL) {
-            vf v[2];
-            row_prefetch(s->x, at + ahead + c, 2 * VL, bf16);
-            row_get(s->x, at + c, v, bf16);
+    int64_t c = 0;
+    for (; c + 2 * VL <= n; c += 2 * VL) {
+        vf all[2] = {vf_load(sum + c), vf_load(sum + c + VL)};
+#pragma GCC unroll 4
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
+            vf y[2], dy[2];
+            row_prefetch(s->y, i + ahead, 2 * VL, bf16);
+            row_prefetch(s->dy, i + ahead, 2 * VL, bf16);
+            row_get(s->y, i, y, bf16);
+            row_get(s->dy, i, dy, bf16);
             for (int u = 0; u < 2; u++)
-                v[u] = row_value(v[u] - vf_load(center + c + u * VL), vf_load(factor + c + u * VL), log, bf16);
-            row_put(s->y, at + c, v, bf16, stream);
+                all[u] = gradient_term(all[u], y[u], dy[u], log);
         }
-        for (; c < n; c += VL) {
-            int64_t left = lanes_left(n, c);
-            vf v = row_value(load_column(s->x, at + c, left, bf16) - vf_load_part(center + c, left),
-                             vf_load_part(factor + c, left), log, bf16);
-            row_store_part(s->y, at + c, v, left, bf16);
-        }
+        vf_store(sum + c, all[0]);
+        vf_store(sum + c + VL, all[1]);
+    }
+    for (; c < n; c += VL) {
+        int64_t left = lanes_left(n, c);
+        vf all = vf_load_part(sum + c, left);
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner)
+            all = gradient_term(all, load_column(s->y, i, left, bf16), load_column(s->dy, i, left, bf16), log);
+        vf_store_part(sum + c, all, left);
     }
 }
 
 MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum, const bool log,
                                const bool bf16)
 {
+    int64_t i = 0;
+    for (; i + 4 <= height; i += 4)
+        terms_of_rows(s, at + i * s->inner, 4, n, sum, log, bf16);
+    for (; i < height; i++)
+        terms_of_rows(s, at + i * s->inner, 1, n, sum, log, bf16);
+}
+
+MX_INLINE void gradients_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, const float *sum,
+                                 const bool log, const bool bf16, const bool stream)
+{
     const int64_t ahead = rows_ahead(s->inner, n, bf16);
-    for (int64_t i = 0; i < height; i++, at += s->inner) {
-        int64_t c = 0;
-        for (; c + 2 * VL <= n; c += 2 * VL) {
-            vf y[2], dy[2];
-            row_prefetch(s->y, at + ahead + c, 2 * VL, bf16);
-            row_prefetch(s->dy, at + ahead + c, 2 * VL, bf16);
-            row_get(s->y, at + c, y, bf16);
-            row_get(s->dy, at + c, dy, bf16);
+    int64_t c = 0;
+    for (; c + 2 * VL <= n; c += 2 * VL) {
+#pragma GCC unroll 4
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
+            vf y[2], d[2];
+            row_prefetch(s->y, i + ahead, 2 * VL, bf16);
+            row_prefetch(s->dy, i + ahead, 2 * VL, bf16);
+            row_get(s->y, i, y, bf16);
+            row_get(s->dy, i, d, bf16);
             for (int u = 0; u < 2; u++)
-                vf_store(sum + c + u * VL, gradient_term(vf_load(sum + c + u * VL), y[u], dy[u], log));
+                d[u] = gradient(y[u], d[u], vf_load(sum + c + u * VL), log, bf16);
+            row_put(s->dx, i, d, bf16, stream);
         }
-        for (; c < n; c += VL) {
-            int64_t left = lanes_left(n, c);
-            vf y = load_column(s->y, at + c, left, bf16), dy = load_column(s->dy, at + c, left, bf16);
-            vf_store_part(sum + c, gradient_term(vf_load_part(sum + c, left), y, dy, log), left);
+    }
+    for (; c < n; c += VL) {
+        int64_t left = lanes_left(n, c);
+        for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
+            vf d = gradient(load_column(s->y, i, left, bf16), load_column(s->dy, i, left, bf16),
+                            vf_load_part(sum + c, left), log, bf16);
+            row_store_part(s->dx, i, d, left, bf16);
         }
     }
 }
@@ -282,26 +421,11 @@ MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, 
 MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *sum, const bool log,
                                    const bool bf16, const bool stream)
 {
-    const int64_t ahead = rows_ahead(s->inner, n, bf16);
-    for (int64_t i = 0; i < s->width; i++, at += s->inner) {
-        int64_t c = 0;
-        for (; c + 2 * VL <= n; c += 2 * VL) {
-            vf y[2], d[2];
-            row_prefetch(s->y, at + ahead + c, 2 * VL, bf16);
-            row_prefetch(s->dy, at + ahead + c, 2 * VL, bf16);
-            row_get(s->y, at + c, y, bf16);
-            row_get(s->dy, at + c, d, bf16);
-            for (int u = 0; u < 2; u++)
-                d[u] = gradient(y[u], d[u], vf_load(sum + c + u * VL), log, bf16);
-            row_put(s->dx, at + c, d, bf16, stream);
-        }
-        for (; c < n; c += VL) {
-            int64_t left = lanes_left(n, c);
-            vf d = gradient(load_column(s->y, at + c, left, bf16), load_column(s->dy, at + c, left, bf16),
-                            vf_load_part(sum + c, left), log, bf16);
-            row_store_part(s->dx, at + c, d, left, bf16);
-        }
-    }
+    int64_t i = 0;
+    for (; i + 4 <= s->width; i += 4)
+        gradients_of_rows(s, at + i * s->inner, 4, n, sum, log, bf16, stream);
+    for (; i < s->width; i++)
+        gradients_of_rows(s, at + i * s->inner, 1, n, sum, log, bf16, stream);
 }
 
 /* Calls `function` with log and dtype as constants. */
@@ -314,7 +438,7 @@ MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, c
 MX_INLINE void forward_columns_of(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
                                   bool stream, const bool log, const bool bf16)
 {
-    float arranged[2][MX_SOFTMAX_COLUMNS];
+    float arranged[2][MX_MOST_COLUMNS];
     center = row_arranged(center, arranged[0], n, bf16);
     factor = row_arranged(factor, arranged[1], n, bf16);
     stream ? forward_columns_as(s, at, n, center, factor, log, bf16, true)

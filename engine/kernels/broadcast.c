@@ -231,6 +231,27 @@ static void run_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
                      at(w->out, to), n, w->stream);
 }
 
+static bool is_byte(mx_dtype dtype) { return dtype == MX_U8 || dtype == MX_I8; }
+
+/* bf16, but for one operand of integers of 8 bits, such as a mask. */
+static void run_pair_bytes(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    enum { BYTES = 4 * BLOCK };
+    mx_bf16 room[BYTES];
+    for (int64_t i = 0; i < n; i += BYTES) {
+        int64_t m = mx_min(BYTES, n - i);
+        const void *in[2];
+        for (int k = 0; k < 2; k++) {
+            in[k] = at(w->in[k], from[k] + i * w->step[k]);
+            if (!is_byte(w->in[k].dtype))
+                continue;
+            w->loops->to_bf16(w->in[k].dtype, in[k], room, w->step[k] ? m : 1);
+            in[k] = room;
+        }
+        w->paths->binary(w->f, MX_BF16, in[0], w->step[0], in[1], w->step[1], at(w->out, to + i), m, w->stream);
+    }
+}
+
 /* For mixed dtypes: in blocks of f32. */
 static void run_pair_staged(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
@@ -298,6 +319,9 @@ void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array
         w.run = run_pair_f64;
     else if (a.dtype == y.dtype && b.dtype == y.dtype)
         w.run = run_pair;
+    else if (y.dtype == MX_BF16 &&
+             ((a.dtype == MX_BF16 && is_byte(b.dtype)) || (b.dtype == MX_BF16 && is_byte(a.dtype))))
+        w.run = run_pair_bytes;
     walk_all(&w);
 }
 

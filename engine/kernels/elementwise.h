@@ -55,6 +55,9 @@ typedef enum mx_unary {
     MX_ATAN,
     MX_SINH,
     MX_COSH,
+    MX_ASINH,
+    MX_ACOSH,
+    MX_ATANH,
     MX_UNARIES
 } mx_unary;
 
@@ -124,6 +127,7 @@ typedef enum mx_binary {
     MX_LERP,       /* a + p (b - a) */
     MX_ATAN2,      /* the angle of the point (b, a) */
     MX_REMAINDER,  /* of a / b rounded down, so with the sign of b; integers, too */
+    MX_FMOD,       /* of a / b rounded toward 0, so with the sign of a; integers, too */
     /* Losses of a prediction a and a target b. */
     MX_SQUARED, /* (a - b)^2 */
     MX_ABSOLUTE,
@@ -201,8 +205,8 @@ typedef struct mx_pair_paths {
     float (*sum)(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n);
 } mx_pair_paths;
 
-/* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes; to_f32: rounded.
- */
+/* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes; to_f32: rounded;
+ * to_bf16: of u8 and i8, which are exact. */
 typedef struct mx_loop_paths {
     void (*pair)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
                  int64_t n);
@@ -211,6 +215,7 @@ typedef struct mx_loop_paths {
     void (*select)(size_t bytes, const uint8_t *cond, int c_step, const void *a, int a_step, const void *b, int b_step,
                    void *y, int64_t n);
     void (*to_f32)(mx_dtype dtype, const void *x, float *y, int64_t n);
+    void (*to_bf16)(mx_dtype dtype, const void *x, mx_bf16 *y, int64_t n);
 } mx_loop_paths;
 
 /* Whether a call that moves `bytes` in all should write past the caches. */

@@ -78,6 +78,12 @@ double mx_f64_value(mx_function f, double x)
         return sinh(x);
     case MX_COSH:
         return cosh(x);
+    case MX_ASINH:
+        return asinh(x);
+    case MX_ACOSH:
+        return acosh(x);
+    case MX_ATANH:
+        return atanh(x);
     default: /* MX_RELU */
         return x < 0 ? 0 : x;
     }
@@ -153,6 +159,12 @@ double mx_f64_slope(mx_function f, double v)
         return cosh(v);
     case MX_COSH:
         return sinh(v);
+    case MX_ASINH:
+        return 1 / hypot(v, 1);
+    case MX_ACOSH:
+        return 1 / (sqrt(v - 1) * sqrt(v + 1));
+    case MX_ATANH:
+        return 1 / ((1 - v) * (1 + v));
     default: /* MX_RELU */
         return isnan(v) ? v : v > 0 ? 1 : 0;
     }
@@ -189,6 +201,8 @@ double mx_f64_pair(mx_pair f, double a, double b)
         return atan2(a, b);
     case MX_REMAINDER:
         return remainder_down(a, b);
+    case MX_FMOD:
+        return fmod(a, b);
     case MX_SQUARED:
         return d * d;
     case MX_ABSOLUTE:
@@ -227,6 +241,8 @@ double mx_f64_pair_slope(mx_pair f, bool by_b, double a, double b)
         return (by_b ? -a : b) / (a * a + b * b);
     case MX_REMAINDER:
         return by_b ? -rint((a - remainder_down(a, b)) / b) : 1;
+    case MX_FMOD:
+        return by_b ? -rint((a - fmod(a, b)) / b) : 1;
     case MX_SQUARED:
         return 2 * d;
     case MX_ABSOLUTE:

@@ -62,15 +62,34 @@ MX_INLINE int64_t divide_down(int64_t a, int64_t b)
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
-/* The remainder of that division: it has the sign of b, or is 0. */
+/* The remainder of a division rounded toward 0: it has the sign of a, or is 0. */
+MX_INLINE int64_t remainder_toward_0(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+
+/* That of one rounded down: it has the sign of b, or is 0. */
 MX_INLINE int64_t remainder_down(int64_t a, int64_t b)
 {
-    int64_t r = b == -1 ? 0 : a % b;
+    int64_t r = remainder_toward_0(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+/* Both for numbers of up to 32 bits, in f64, which vectors divide: a quotient that is not whole is far enough from the
+ * next whole number. The quotient of the least value and -1 is the greatest value. */
+MX_INLINE int32_t narrow_quotient(int32_t a, int32_t b)
+{
+    double q = (double)a / (double)b, most = INT32_MAX;
+    int32_t whole = (int32_t)(q > most ? most : q);
+    return whole - ((double)whole > q);
+}
+MX_INLINE int32_t narrow_remainder(int32_t a, int32_t b, bool down)
+{
+    double q = (double)a / (double)b, most = INT32_MAX;
+    int32_t r = (int32_t)((double)a - (double)(int32_t)(q > most ? most : q) * (double)b);
+    r = b == -1 ? 0 : r;
+    return down && r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 /* A count of the bits or more shifts all of them out. */
-#define DEFINE_PAIR(name, type, unsigned_type, bits, sum, difference, product, quotient)                               \
+#define DEFINE_PAIR(name, type, unsigned_type, bits, sum, difference, product, quotient, modulo, toward_0)             \
     static void name(mx_binary op, const type *a, int a_step, const type *b, int b_step, type *y, int64_t n)           \
     {                                                                                                                  \
         switch (op) {                                                                                                  \
@@ -87,7 +106,10 @@ MX_INLINE int64_t remainder_down(int64_t a, int64_t b)
             LOOP(type, quotient);                                                                                      \
             break;                                                                                                     \
         case MX_REMAINDER:                                                                                             \
-            LOOP(type, (type)remainder_down(A, B));                                                                    \
+            LOOP(type, (type)(modulo));                                                                                \
+            break;                                                                                                     \
+        case MX_FMOD:                                                                                                  \
+            LOOP(type, (type)(toward_0));                                                                              \
             break;                                                                                                     \
         case MX_MAXIMUM:                                                                                               \
             LOOP(type, A > B ? A : B);                                                                                 \
@@ -116,11 +138,13 @@ MX_INLINE int64_t remainder_down(int64_t a, int64_t b)
 #define DEFINE_NARROW(name, type, unsigned_type, bits, wide, low, high)                                                \
     DEFINE_PAIR(name, type, unsigned_type, bits, SATURATED(type, wide, (wide)A + B, low, high),                        \
                 SATURATED(type, wide, (wide)A - B, low, high), SATURATED(type, wide, (wide)A *B, low, high),           \
-                SATURATED(type, int64_t, divide_down(A, B), low, high))
+                SATURATED(type, int32_t, narrow_quotient(A, B), low, high), narrow_remainder(A, B, true),              \
+                narrow_remainder(A, B, false))
 DEFINE_NARROW(pair_u8, uint8_t, uint32_t, 8, int32_t, 0, UINT8_MAX)
 DEFINE_NARROW(pair_i8, int8_t, uint32_t, 8, int32_t, INT8_MIN, INT8_MAX)
 DEFINE_NARROW(pair_i32, int32_t, uint32_t, 32, int64_t, INT32_MIN, INT32_MAX)
-DEFINE_PAIR(pair_i64, int64_t, uint64_t, 64, add_i64(A, B), sub_i64(A, B), mul_i64(A, B), divide_down(A, B))
+DEFINE_PAIR(pair_i64, int64_t, uint64_t, 64, add_i64(A, B), sub_i64(A, B), mul_i64(A, B), divide_down(A, B),
+            remainder_down(A, B), remainder_toward_0(A, B))
 
 static void loops_pair(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
                        int64_t n)
@@ -202,6 +226,30 @@ static void loops_to_f32(mx_dtype dtype, const void *x, float *y, int64_t n)
         to_f32_u8(x, y, n);
     else if (dtype == MX_I8)
         to_f32_i8(x, y, n);
+    else
+        mx_dtype_unexpected(dtype, __func__);
+}
+
+/* Numbers of 8 bits are bf16 without rounding. */
+#define DEFINE_TO_BF16(name, type)                                                                                     \
+    static void name(const type *x, mx_bf16 *y, int64_t n)                                                             \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            float real = (float)x[i];                                                                                  \
+            uint32_t bits;                                                                                             \
+            memcpy(&bits, &real, sizeof bits);                                                                         \
+            y[i] = (mx_bf16)(bits >> 16);                                                                              \
+        }                                                                                                              \
+    }
+DEFINE_TO_BF16(to_bf16_u8, uint8_t)
+DEFINE_TO_BF16(to_bf16_i8, int8_t)
+
+static void loops_to_bf16(mx_dtype dtype, const void *x, mx_bf16 *y, int64_t n)
+{
+    if (dtype == MX_U8)
+        to_bf16_u8(x, y, n);
+    else if (dtype == MX_I8)
+        to_bf16_i8(x, y, n);
     else
         mx_dtype_unexpected(dtype, __func__);
 }

@@ -24,15 +24,15 @@ static bool within_plain(const int32_t *index, int64_t n, int64_t limit)
     return n == 0 || most < limit;
 }
 
+/* One element after the other: the gather instructions of AMD take several times as long, those of Intel as long. */
 MX_INLINE void gather_as(char *to, const char *from, const int32_t *index, int64_t n, int64_t across,
                          const size_t bytes)
 {
-    if (across > 0)
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i * (int64_t)bytes, from + (index[i] * across + i) * (int64_t)bytes, bytes);
-    else
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i * (int64_t)bytes, from + index[i] * (int64_t)bytes, bytes);
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = across > 0 ? index[i] * across + i : index[i];
+        memcpy(to + i * (int64_t)bytes, from + at * (int64_t)bytes, bytes);
+    }
 }
 
 static bool gather_plain(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
@@ -41,13 +41,13 @@ static bool gather_plain(void *to, const void *from, const int32_t *index, int64
     if (!within_plain(index, n, limit))
         return false;
     if (element_bytes == 8)
-        gather_as(to, from, index, n, across, 8);
+        across > 0 ? gather_as(to, from, index, n, across, 8) : gather_as(to, from, index, n, 0, 8);
     else if (element_bytes == 4)
-        gather_as(to, from, index, n, across, 4);
+        across > 0 ? gather_as(to, from, index, n, across, 4) : gather_as(to, from, index, n, 0, 4);
     else if (element_bytes == 2)
-        gather_as(to, from, index, n, across, 2);
+        across > 0 ? gather_as(to, from, index, n, across, 2) : gather_as(to, from, index, n, 0, 2);
     else
-        gather_as(to, from, index, n, across, 1);
+        across > 0 ? gather_as(to, from, index, n, across, 1) : gather_as(to, from, index, n, 0, 1);
     return true;
 }
 

@@ -261,12 +261,16 @@ static void repeat_each(const strided *r, char *to, const char *from, int64_t ru
         fill_elements(to + i * n * bytes, n, from + i * bytes, (size_t)bytes);
 }
 
-/* What is streamed goes by way of the first-level cache, from which it is written past the others. */
+/* What is streamed goes by way of the first-level cache, from which it is written past the others, unless its vectors
+ * can be streamed as they are. */
 static void copy_run(const strided *r, char *to, const char *from, int64_t n)
 {
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
     char room[8192];
-    int64_t bytes = r->bytes, step = r->s[r->last], block = r->stream ? (int64_t)sizeof room / bytes : n;
+    int64_t bytes = r->bytes, step = r->s[r->last];
+    const bool direct = step < 0 && r->shuffles && (uintptr_t)to % (uintptr_t)(r->shuffle.lanes * bytes) == 0;
+    const bool by_room = r->stream && !direct;
+    const int64_t block = by_room ? (int64_t)sizeof room / bytes : n;
     if (step == 1) {
         paths->copy(from, to, n * bytes, r->stream);
         return;
@@ -274,10 +278,10 @@ static void copy_run(const strided *r, char *to, const char *from, int64_t n)
     for (int64_t i = 0; i < n; i += block) {
         int64_t m = mx_min(block, n - i);
         if (step < 0)
-            reverse(r, r->stream ? room : to, from - i * bytes, m, false);
+            reverse(r, by_room ? room : to, from - i * bytes, m, r->stream && direct);
         else if (i == 0)
-            fill_elements(r->stream ? room : to, m, from, (size_t)bytes);
-        if (r->stream)
+            fill_elements(by_room ? room : to, m, from, (size_t)bytes);
+        if (by_room)
             paths->copy(room, to + i * bytes, m * bytes, true);
     }
 }

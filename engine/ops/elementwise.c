@@ -85,6 +85,7 @@ static mx_pair function_of(const mx_call *call)
         {&mx_op_idiv, MX_IDIV},       {&mx_op_power, MX_POWER},     {&mx_op_lerp, MX_LERP},
         {&mx_op_add_, MX_ADD_SCALED}, {&mx_op_sub_, MX_SUB},        {&mx_op_mul_, MX_MUL},
         {&mx_op_div_, MX_DIV},        {&mx_op_atan2, MX_ATAN2},     {&mx_op_remainder, MX_REMAINDER},
+        {&mx_op_fmod, MX_FMOD},
     };
     size_t i = 0;
     while (i + 1 < sizeof table / sizeof *table && table[i].op != call->op)
@@ -401,20 +402,22 @@ static mx_status host_remainder(mx_call *call)
     return mx_dtype_is_integer(call->out[0]->dtype) ? host_idiv(call) : host_binary(call);
 }
 
-const mx_op mx_op_remainder = {
-    .name = "remainder",
-    .doc = "a - floor(a / b) b, broadcast: a % b, with the sign of b; floats, or integers of one dtype, of which no b "
-           "may be 0; the result has a's dtype (of a float and an integer: the float's)",
-    .inputs = ab_inputs,
-    .n_out = 1,
-    .n_results = 1,
-    .reads_in = 3,
-    .infer = infer_binary,
-    .cost = cost_one,
-    .host = host_remainder,
-    .vjp = vjp_by_slope,
-    .vjp_recorded = vjp_step_recorded,
-};
+#define REMAINDER(NAME, DOC)                                                                                           \
+    const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
+                                .doc = DOC "; floats, or integers of one dtype, of which no b may be 0; the result "   \
+                                           "has a's dtype (of a float and an integer: the float's)",                   \
+                                .inputs = ab_inputs,                                                                   \
+                                .n_out = 1,                                                                            \
+                                .n_results = 1,                                                                        \
+                                .reads_in = 3,                                                                         \
+                                .infer = infer_binary,                                                                 \
+                                .cost = cost_one,                                                                      \
+                                .host = host_remainder,                                                                \
+                                .vjp = vjp_by_slope,                                                                   \
+                                .vjp_recorded = vjp_step_recorded}
+
+REMAINDER(remainder, "a - floor(a / b) b, broadcast: a % b, with the sign of b");
+REMAINDER(fmod, "a - q b, q being a / b rounded toward 0, broadcast: the remainder with the sign of a, as C has it");
 
 static mx_status infer_grad(mx_call *call)
 {
@@ -454,6 +457,7 @@ static const char *const function_names[] = {
     [MX_LERP] = "lerp",
     [MX_ATAN2] = "atan2",
     [MX_REMAINDER] = "remainder",
+    [MX_FMOD] = "fmod",
     [MX_SQUARED] = "squared",
     [MX_ABSOLUTE] = "absolute",
     [MX_HUBER] = "huber",

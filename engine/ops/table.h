@@ -17,7 +17,7 @@
     /* moe.c */ \
     X(moe_route) X(moe_route_grad) X(moe_sort) X(moe_count) X(moe_gather) X(moe_combine) X(moe_combine_grad) \
     /* elementwise.c */ \
-    X(add) X(sub) X(mul) X(div) X(idiv) X(remainder) X(atan2) X(maximum) X(minimum) \
+    X(add) X(sub) X(mul) X(div) X(idiv) X(remainder) X(fmod) X(atan2) X(maximum) X(minimum) \
     X(binary_grad) X(power) X(lerp) X(add_) X(sub_) X(mul_) X(div_) \
     /* choose.c */ \
     X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(isnan) X(isfinite) X(where) X(masked_fill) \
@@ -26,7 +26,7 @@
     /* unary.c */ \
     X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \
     X(erf) X(log1p) X(expm1) X(floor) X(ceil) X(round) X(sign) X(softplus) X(leaky_relu) X(elu) X(clamp) \
-    X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(unary_grad) \
+    X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(unary_grad) \
     /* activation.c */ \
     X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
     /* conv.c */ \

@@ -40,7 +40,8 @@ static mx_function function_of(const mx_call *call)
         {&mx_op_pow, MX_POW},       {&mx_op_tan, MX_TAN},
         {&mx_op_asin, MX_ASIN},     {&mx_op_acos, MX_ACOS},
         {&mx_op_atan, MX_ATAN},     {&mx_op_sinh, MX_SINH},
-        {&mx_op_cosh, MX_COSH},
+        {&mx_op_cosh, MX_COSH},     {&mx_op_asinh, MX_ASINH},
+        {&mx_op_acosh, MX_ACOSH},   {&mx_op_atanh, MX_ATANH},
     };
     if (call->op == &mx_op_gelu)
         return (mx_function){.op =
@@ -145,6 +146,9 @@ UNARY(acos, "the angle from 0 to pi whose cosine is x, element by element; NaN b
 UNARY(atan, "the angle from -pi/2 to pi/2 whose tangent is x, element by element", 1, 0);
 UNARY(sinh, "hyperbolic sine, element by element", 1, 0);
 UNARY(cosh, "hyperbolic cosine, element by element", 1, 0);
+UNARY(asinh, "inverse hyperbolic sine, element by element", 1, 0);
+UNARY(acosh, "inverse hyperbolic cosine from 0 on, element by element; NaN below 1", 1, 0);
+UNARY(atanh, "inverse hyperbolic tangent, element by element; infinite at -1 and 1, NaN beyond", 1, 0);
 UNARY(erf, "the error function, element by element", 1, 0);
 UNARY(log1p, "ln(1 + x), accurate near 0, element by element", 1, 0);
 UNARY(expm1, "e^x - 1, accurate near 0, element by element", 1, 0);
@@ -341,7 +345,8 @@ static const char *const function_names[MX_UNARIES + 1] = {
     [MX_CLAMP] = "clamp",     [MX_TAN] = "tan",
     [MX_ASIN] = "asin",       [MX_ACOS] = "acos",
     [MX_ATAN] = "atan",       [MX_SINH] = "sinh",
-    [MX_COSH] = "cosh",
+    [MX_COSH] = "cosh",       [MX_ASINH] = "asinh",
+    [MX_ACOSH] = "acosh",     [MX_ATANH] = "atanh",
 };
 
 const mx_op mx_op_unary_grad = {

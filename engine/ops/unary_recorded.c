@@ -82,6 +82,12 @@ static mx_tensor *slope(mx_terms *s, const mx_call *call)
         return mx_term_one(s, &mx_op_cosh, x);
     if (op == &mx_op_cosh)
         return mx_term_one(s, &mx_op_sinh, x);
+    if (op == &mx_op_asinh)
+        return mx_term_pow(s, mx_term_affine(s, square(s, x), 1, 1), -0.5);
+    if (op == &mx_op_acosh)
+        return mx_term_pow(s, mx_term_affine(s, square(s, x), 1, -1), -0.5);
+    if (op == &mx_op_atanh)
+        return mx_term_pow(s, mx_term_affine(s, square(s, x), -1, 1), -1);
     if (op == &mx_op_erf) /* 2 / sqrt(pi) */
         return mx_term_affine(s, mx_term_one(s, &mx_op_exp, mx_term_affine(s, square(s, x), -1, 0)), 1.1283791670955126,
                               0);

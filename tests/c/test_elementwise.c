@@ -107,6 +107,11 @@ static const function_case cases[] = {
     {"sinh", {.op = MX_SINH}, -9, 9, 4e-7},
     {"sinh near 0", {.op = MX_SINH}, -1e-3, 1e-3, 3e-10},
     {"cosh", {.op = MX_COSH}, -9, 9, 4e-7},
+    {"asinh", {.op = MX_ASINH}, -50, 50, 4e-7},
+    {"asinh near 0", {.op = MX_ASINH}, -1e-3, 1e-3, 4e-10},
+    {"acosh", {.op = MX_ACOSH}, 1.01, 50, 4e-7},
+    {"atanh", {.op = MX_ATANH}, -0.99, 0.99, 4e-7},
+    {"atanh near 0", {.op = MX_ATANH}, -1e-3, 1e-3, 4e-10},
 };
 
 static bool near_kink(mx_unary op, double x)

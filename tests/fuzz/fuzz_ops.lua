@@ -77,10 +77,11 @@ local CHOICES = {
         unary_grad = {
             "exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "square", "sin", "cos", "affine", "pow", "relu",
             "gelu", "gelu_none", "silu", "erf", "log1p", "expm1", "floor", "ceil", "round", "sign", "softplus",
-            "leaky_relu", "elu", "clamp", "tan", "asin", "acos", "atan", "sinh", "cosh",
+            "leaky_relu", "elu", "clamp", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
+            "atanh",
         },
         binary_grad = {
-            "add", "div", "maximum", "minimum", "power", "lerp", "atan2", "remainder", "squared", "absolute",
+            "add", "div", "maximum", "minimum", "power", "lerp", "atan2", "remainder", "fmod", "squared", "absolute",
             "huber", "bce", "divergence", "divergence_log",
         },
     },

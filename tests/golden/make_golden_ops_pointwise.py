@@ -31,6 +31,9 @@ def unary_cases():
         "atan": (torch.atan, -5, 5),
         "sinh": (torch.sinh, -3, 3),
         "cosh": (torch.cosh, -3, 3),
+        "asinh": (torch.asinh, -9, 9),
+        "acosh": (torch.acosh, 1.1, 9),
+        "atanh": (torch.atanh, -0.9, 0.9),
     }
     for op, (f, low, high) in functions.items():
         for name, shape in SHAPES.items():
@@ -51,6 +54,13 @@ def unary_cases():
     case("atan.endless", [np.array([-np.inf, np.inf, np.nan])], torch.atan, grads=[])
     case("sinh.far", [np.array([-80.0, -20, -1.25, -1, 1, 1.25, 20])], torch.sinh)
     case("cosh.far", [np.array([-80.0, -20, -1.25, 0, 1.25, 20])], torch.cosh)
+    case("asinh.small", [small], torch.asinh)
+    case("atanh.small", [small], torch.atanh)
+    case("asinh.far", [np.array([-1e38, -1e9, -1e4, 1e4, 2e9, 3e38])], torch.asinh)
+    case("acosh.far", [np.array([1 + 2.0**-23, 1.0625, 1e4, 2e9, 3e38])], torch.acosh)
+    case("asinh.endless", [np.array([-np.inf, np.inf, np.nan])], torch.asinh, grads=[])
+    case("acosh.edges", [np.array([1.0, 0.9375, 0, -1, -1e9, np.inf, -np.inf, np.nan])], torch.acosh, grads=[])
+    case("atanh.edges", [np.array([1.0, -1, 1.5, -1e9, 0.9999999, np.inf, np.nan])], torch.atanh, grads=[])
     case("tan.far", [np.array([-1000.0, -100, 10, 3000, 20000])], torch.tan)
     halves = np.arange(-9, 10) / 2.0
     for op, f in (("round", torch.round), ("floor", torch.floor), ("ceil", torch.ceil), ("sign", torch.sign)):
@@ -92,6 +102,8 @@ def pair_cases():
                                uniform("tb" + name, *b, low=0.1, high=3) * sides[1]], torch.atan2)
         case(f"remainder.{name}", [uniform("ra" + name, *a, low=-9, high=9),
                                    uniform("rb" + name, *b, low=0.5, high=3) * sides[1]], torch.remainder)
+        case(f"fmod.{name}", [uniform("fa" + name, *a, low=-9, high=9),
+                              uniform("fb" + name, *b, low=0.5, high=3) * sides[1]], torch.fmod)
         mask = (normal("mask" + name, *b) > 0).astype(np.uint8)
         case(f"masked_fill.{name}", [normal("ma" + name, *a), mask],
              lambda x, m: torch.where(m.bool(), torch.tensor(-2.5, dtype=x.dtype), x), {"value": -2.5})
@@ -103,6 +115,10 @@ def pair_cases():
     case("remainder.edges", [np.array([7.0, -7, 7, -7, 6, -6, 1e30, 5, -5, 0]),
                              np.array([4.0, 4, -4, -4, 3, 3, 7, 1e30, 7e-7, 2])], torch.remainder, grads=[])
     case("remainder.zero", [np.array([1.0, 0, np.inf, np.nan, 1]), np.array([0.0, 0, 2, 2, np.nan])], torch.remainder,
+         grads=[])
+    case("fmod.edges", [np.array([7.0, -7, 7, -7, 6, -6, 1e30, 5, -5, 0]),
+                        np.array([4.0, 4, -4, -4, 3, 3, 7, 1e30, 7e-7, 2])], torch.fmod, grads=[])
+    case("fmod.zero", [np.array([1.0, 0, np.inf, np.nan, 1, 2]), np.array([0.0, 0, 2, 2, np.nan, np.inf])], torch.fmod,
          grads=[])
     case("power.negative", [np.array([-2.0, -1.5, -3, 2]), np.array([3.0, 2, -2, 0])], torch.pow, grads=[1])
     for op, f in (("add_", torch.add), ("sub_", torch.sub), ("mul_", torch.mul), ("div_", torch.div)):

@@ -275,15 +275,20 @@ for name, case in pairs {
     TWICE[name] = case
 end
 for _, name in ipairs {
-    "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu", "gelu", "tan", "atan", "sinh", "cosh",
+    "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu", "gelu", "tan", "atan", "sinh", "cosh", "asinh",
 } do
     TWICE[name] = { function(a) return mx[name](a) * r(3, 4) end, { 3, 4 } }
 end
 for name, case in pairs {
     asin = { function(a) return (a / 4):asin() * (a / 3):acos() end, { 3, 4 } },
+    acosh = { function(a) return (a + 1.25):acosh() * a end, { 3, 4 } },
+    atanh = { function(a) return (a:tanh() * 0.75):atanh() * a end, { 3, 4 } },
     atan2 = { function(a, b) return mx.atan2(a, b) end, { 3, 4 }, { 4 } },
     remainder = { function(a, b) -- the quotient is 2.2 to 2.7: far from its jumps
         return mx.remainder(a:tanh() * 0.2 + 2.5, b:tanh():square() * 0.05 + 1) * a * b
+    end, { 3, 4 }, { 4 } },
+    fmod = { function(a, b) -- -2.2 to -2.7
+        return mx.fmod(a:tanh() * -0.2 - 2.5, b:tanh():square() * 0.05 + 1) * a * b
     end, { 3, 4 }, { 4 } },
     pad_modes = { function(a)
         local sides = { before = { 1, 2 }, after = { 2, 3 } }

@@ -329,7 +329,7 @@ local KINKED = {
     cast = true, sort = true, topk = true, max_pool1d = true, max_pool2d = true, linalg_cholesky = true,
     linalg_eigh = true,
     floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
-    remainder = true,
+    remainder = true, fmod = true,
 }
 
 local function check_differences(case, complain)

@@ -25,7 +25,7 @@ local NAMES_DTYPE = { cast = true, one_hot = true }
 local KINKED = {
     max = true, min = true, maximum = true, minimum = true, abs = true, relu = true, straight_through = true,
     floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
-    remainder = true, max_pool1d = true, max_pool2d = true,
+    remainder = true, fmod = true, max_pool1d = true, max_pool2d = true,
     linalg_cholesky = true, linalg_eigh = true, -- which read one triangle: their gradients are symmetric
 }
 
@@ -225,7 +225,8 @@ function TestOpsInF64.test_zz_what_computes()
         .. "huber_loss bce_with_logits kl_div softmax_cross_entropy rmsnorm layernorm batch_norm group_norm softmax "
         .. "log_softmax attention cross_entropy var std norm logsumexp sort argsort topk conv1d conv2d avg_pool1d "
         .. "avg_pool2d max_pool1d max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh "
-        .. "linalg_qr linalg_svd linalg_slogdet tan asin acos atan sinh cosh atan2 remainder"):gmatch "%S+" do
+        .. "linalg_qr linalg_svd linalg_slogdet tan asin acos atan sinh cosh asinh acosh atanh atan2 "
+        .. "remainder fmod"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end
 end

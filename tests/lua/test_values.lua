@@ -141,6 +141,32 @@ function TestIntegers.test_remainders_of_floats()
     lu.assertEquals((mx.tensor({ 7, -7 }, "i32") % mx.tensor { 2.5, 2.5 }):totable(), { 2, 0.5 })
 end
 
+-- As math.fmod of Lua: the remainder has the dividend's sign.
+function TestIntegers.test_fmod()
+    local values = { -7, -6, 0, 6, 7 }
+    for _, dtype in ipairs { "i32", "i64", "i8", "f32", "bf16", "f64" } do
+        for _, by in ipairs { 1, 2, 5, -1, -2, -5 } do
+            local expected = {}
+            for i, value in ipairs(values) do
+                expected[i] = math.fmod(value, by)
+            end
+            lu.assertEquals(mx.fmod(mx.tensor(values, dtype), by):totable(), expected, dtype)
+        end
+    end
+    local far = { math.mininteger, math.mininteger + 1, -1, 0, math.maxinteger - 1, math.maxinteger }
+    for _, by in ipairs { 10, -10, -1, math.maxinteger, math.mininteger } do
+        for _, value in ipairs(far) do
+            lu.assertEquals(mx.fmod(mx.tensor({ value }, "i64"), mx.tensor({ by }, "i64")):item(), math.fmod(value, by))
+        end
+    end
+    lu.assertEquals(mx.fmod(mx.tensor({ 255, 9 }, "u8"), 255):totable(), { 0, 9 })
+    lu.assertEquals(mx.fmod(mx.tensor({ -128, 127 }, "i8"), 100):totable(), { -28, 27 })
+    lu.assertEquals(1 / mx.fmod(mx.tensor { -4 }, 2):item(), -math.huge)
+    refused({ "division by zero", "[2]" }, function()
+        return mx.fmod(mx.tensor({ 1, 2 }, "i32"), mx.tensor({ 1, 0 }, "i32"))
+    end)
+end
+
 -- As in Lua: the remainder has the divisor's sign.
 function TestIntegers.test_remainders()
     local t = mx.tensor({ -7, -6, 0, 6, 7 }, "i32")

@@ -1,5 +1,5 @@
-/* The tangent, sinh, cosh, and the functions that are inverse to sines and tangents, in the words of simd.h: relative
- * errors of a few 2^-24. NaN gives NaN. The polynomials are minimax ones. */
+/* sinh, cosh, and the functions that are inverse to sines and tangents, circular and hyperbolic, in the words of
+ * simd.h: relative errors of a few 2^-24. NaN gives NaN. The polynomials are minimax ones. */
 #ifndef MX_KERNELS_SIMD_CIRCULAR_H
 #define MX_KERNELS_SIMD_CIRCULAR_H
 
@@ -108,6 +108,36 @@ MX_INLINE vf vf_sinh(vf x)
     p = vf_fma(vf_fma(p, s, vf_set1(0.0083333496f)), s, vf_set1(0.166666672f));
     vf near = vf_fma(p * s, x, x), far = vf_with_sign(half - vf_set1(0.25f) / half, x);
     return vf_select(vf_gt(size, vf_set1(1.0f)), far, near);
+}
+
+/* ln(1 + y), or, where x is so large that its square would overflow, ln(2 x). */
+MX_INLINE vf vf_log_of_sum(vf x, vf y)
+{
+    vm large = vf_gt(x, vf_set1(1e9f));
+    return vf_log1p(false, vf_select(large, x, y)) + vf_select(large, vf_set1(0.693147181f), vf_zero());
+}
+
+/* ln(t + sqrt(t^2 + 1)) of t = |x|, whose 1 is taken out of the sum: accurate near 0. */
+MX_INLINE vf vf_asinh(vf x)
+{
+    const vf one = vf_set1(1.0f);
+    vf t = vf_abs(x), square = t * t;
+    return vf_with_sign(vf_log_of_sum(t, t + square / (one + vf_sqrt(square + one))), x);
+}
+
+/* ln(x + sqrt(x^2 - 1)), from what x is above 1: accurate near 1. NaN below 1. */
+MX_INLINE vf vf_acosh(vf x)
+{
+    const vf one = vf_set1(1.0f);
+    vf d = x - one, y = vf_log_of_sum(x, d + vf_sqrt(d * (x + one)));
+    return vf_select(vf_gt(one, x), vf_set1(NAN), y);
+}
+
+/* ln((1 + t) / (1 - t)) / 2 of t = |x|. Infinite at 1, NaN beyond. */
+MX_INLINE vf vf_atanh(vf x)
+{
+    vf t = vf_abs(x);
+    return vf_with_sign(vf_set1(0.5f) * vf_log1p(false, (t + t) / (vf_set1(1.0f) - t)), x);
 }
 
 #endif

@@ -92,6 +92,13 @@ MX_INLINE vf asin_slope(vf x)
     return one / vf_sqrt((one - x) * (one + x));
 }
 
+/* sqrt(x^2 + 1), also where the square would overflow. */
+MX_INLINE vf vf_hypotenuse(vf x)
+{
+    const vf one = vf_set1(1.0f), size = vf_abs(x);
+    return vf_select(vf_gt(size, vf_set1(1e9f)), size, vf_sqrt(vf_fma(x, x, one)));
+}
+
 MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
 {
     switch (f.op) {
@@ -153,6 +160,12 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
         return vf_sinh(x);
     case MX_COSH:
         return vf_cosh(x);
+    case MX_ASINH:
+        return vf_asinh(x);
+    case MX_ACOSH:
+        return vf_acosh(x);
+    case MX_ATANH:
+        return vf_atanh(x);
     default:
         return vf_activation(f.op, bf16, x);
     }
@@ -221,6 +234,12 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
         return vf_cosh(v);
     case MX_COSH:
         return vf_sinh(v);
+    case MX_ASINH:
+        return one / vf_hypotenuse(v);
+    case MX_ACOSH:
+        return one / (vf_sqrt(v - one) * vf_sqrt(v + one));
+    case MX_ATANH:
+        return one / ((one - v) * (one + v));
     default:
         return vf_activation_slope(f.op, bf16, v, &value);
     }
@@ -330,6 +349,9 @@ MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, 
         SWEEP(MX_ATAN)
         SWEEP(MX_SINH)
         SWEEP(MX_COSH)
+        SWEEP(MX_ASINH)
+        SWEEP(MX_ACOSH)
+        SWEEP(MX_ATANH)
     default:
         sweep_activation(step, k, p, n, stream);
         return;

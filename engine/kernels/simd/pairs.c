@@ -31,26 +31,42 @@ MX_INLINE vf loss_of(mx_pair f, bool bf16, vf a, vf b)
     }
 }
 
-/* Lane by lane, for quotients that f32 does not hold, zeros, infinities and NaN. */
-static __attribute__((noinline)) vf remainder_by_lane(vf a, vf b)
+/* Lane by lane, for quotients that f32 does not hold, zeros, infinities and NaN. `down`: of a quotient rounded down,
+ * else toward 0. */
+static __attribute__((noinline)) vf remainder_by_lane(vf a, vf b, bool down)
 {
     float x[VL], y[VL];
     vf_store(x, a);
     vf_store(y, b);
     for (int i = 0; i < VL; i++) {
         float r = fmodf(x[i], y[i]);
-        x[i] = r != 0 && (r < 0) != (y[i] < 0) ? r + y[i] : r;
+        x[i] = down && r != 0 && (r < 0) != (y[i] < 0) ? r + y[i] : r;
     }
     return vf_load(x);
+}
+
+/* Whether the whole quotients q of some lanes are such. */
+MX_INLINE bool vf_any_odd(vf q, vf b)
+{
+    vm large = vf_not_le(vf_abs(q), vf_set1(4194304.0f)), endless = vf_not_le(vf_abs(b), vf_set1(3.40282347e38f));
+    return __builtin_expect(vm_any(large) || vm_any(endless), false);
+}
+
+/* |a| - floor(|a / b|) |b| with the sign of a; the quotient may be one too large, as below. */
+MX_INLINE vf vf_fmod(vf a, vf b)
+{
+    vf size = vf_abs(a), step = vf_abs(b), q = vf_floor_of(size / step), r = vf_fma(vf_zero() - q, step, size);
+    if (vf_any_odd(q, b))
+        return remainder_by_lane(a, b, false);
+    return vf_with_sign(vf_abs(vf_select(vf_gt(vf_zero(), r), r + step, r)), a);
 }
 
 /* a - floor(a / b) b, whose quotient may be one too large where it was rounded up to a whole number. */
 MX_INLINE vf vf_remainder(vf a, vf b)
 {
     vf q = vf_floor_of(a / b), r = vf_fma(vf_zero() - q, b, a);
-    vm large = vf_not_le(vf_abs(q), vf_set1(4194304.0f)), endless = vf_not_le(vf_abs(b), vf_set1(3.40282347e38f));
-    if (__builtin_expect(vm_any(large) || vm_any(endless), false))
-        return remainder_by_lane(a, b);
+    if (vf_any_odd(q, b))
+        return remainder_by_lane(a, b, true);
     vf other_sign = vf_select(vi_gt(vi_set1(0), vi_xor(vf_bits(r), vf_bits(b))), vf_abs(r), vf_zero());
     return vf_select(vf_gt(other_sign, vf_zero()), r + b, r);
 }
@@ -80,6 +96,8 @@ MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
         return vf_atan2(a, b);
     case MX_REMAINDER:
         return vf_remainder(a, b);
+    case MX_FMOD:
+        return vf_fmod(a, b);
     default:
         return loss_of(f, bf16, a, b);
     }
@@ -147,6 +165,7 @@ MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
         SWEEP(MX_LERP)
         SWEEP(MX_ATAN2)
         SWEEP(MX_REMAINDER)
+        SWEEP(MX_FMOD)
         SWEEP(MX_SQUARED)
         SWEEP(MX_ABSOLUTE)
         SWEEP(MX_HUBER)
@@ -210,6 +229,8 @@ MX_INLINE vf pair_slope(mx_pair f, bool by_b, vf a, vf b)
         return (by_b ? vf_zero() - a : b + vf_zero()) / vf_fma(a, a, b * b);
     case MX_REMAINDER:
         return by_b ? vf_zero() - vf_round((a - vf_remainder(a, b)) / b) : one + vf_zero();
+    case MX_FMOD:
+        return by_b ? vf_zero() - vf_round((a - vf_fmod(a, b)) / b) : one + vf_zero();
     case MX_SQUARED:
         return d + d;
     case MX_ABSOLUTE:
@@ -267,6 +288,7 @@ static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const 
         GRAD(MX_LERP)
         GRAD(MX_ATAN2)
         GRAD(MX_REMAINDER)
+        GRAD(MX_FMOD)
         GRAD(MX_SQUARED)
         GRAD(MX_ABSOLUTE)
         GRAD(MX_HUBER)

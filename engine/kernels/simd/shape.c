@@ -301,66 +301,16 @@ static void shuffle(const mx_pattern *p, size_t element_bytes, char *const *to, 
 #endif
 }
 
-/* ---- choices by index ---- */
-
-#if MX_SIMD_512
-/* Elements of 2 bytes lie in words of 4 bytes that are aligned, so nothing beside the array's own words is read. */
-MX_INLINE vi gather_pairs(const char *from, vi index, vm there)
-{
-    uintptr_t low = (uintptr_t)from & 2;
-    vi place = vi_add(index, vi_set1((int32_t)(low / 2)));
-    vi words = _mm512_mask_i32gather_epi32(vi_set1(0), there, vi_shr(place, 1), from - low, 4);
-    return _mm512_srlv_epi32(words, vi_shl(vi_and(place, vi_set1(1)), 4));
-}
-
-MX_INLINE bool gather_in(char *to, const char *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
-                         const int bytes, const bool rows)
-{
-    vm outside = 0;
-    const vi end = vi_set1((int32_t)(uint32_t)mx_min(limit, 1LL << 31)); /* compared without sign */
-    vi lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    for (int64_t i = 0; i < n; i += VL) {
-        vm lanes = vm_first(mx_min(VL, n - i));
-        vi at = _mm512_maskz_loadu_epi32(lanes, index + i);
-        _mm_prefetch((const char *)(index + i) + PREFETCH_AHEAD, _MM_HINT_T0);
-        vm there = _mm512_mask_cmplt_epu32_mask(lanes, at, end);
-        outside |= there ^ lanes;
-        if (rows) {
-            at = vi_add(vi_mullo(at, vi_set1((int32_t)across)), lane);
-            lane = vi_add(lane, vi_set1(VL));
-        }
-        if (bytes == 4)
-            _mm512_mask_storeu_epi32(to + i * 4, lanes, _mm512_mask_i32gather_epi32(vi_set1(0), there, at, from, 4));
-        else
-            _mm512_mask_cvtepi32_storeu_epi16(to + i * 2, lanes, gather_pairs(from, at, there));
-    }
-    return outside == 0;
-}
-
-static bool gather(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
-                   size_t element_bytes)
-{
-    if (element_bytes == 4)
-        return across > 0 ? gather_in(to, from, index, n, limit, across, 4, true)
-                          : gather_in(to, from, index, n, limit, 0, 4, false);
-    if (element_bytes == 2)
-        return across > 0 ? gather_in(to, from, index, n, limit, across, 2, true)
-                          : gather_in(to, from, index, n, limit, 0, 2, false);
-    return gather_plain(to, from, index, n, limit, across, element_bytes);
-}
-#endif
-
 const mx_move_paths MX_SIMD_NAME(mx_moves) = {
     .transpose = transpose_any,
     .runs = copy_runs,
     .shuffle = shuffle,
 #if MX_SIMD_512
     .lanes = {[2] = 32, [4] = 16, [8] = 8},
-    .gather = gather,
 #else
     .lanes = {[2] = 16, [4] = 8},
-    .gather = gather_plain,
 #endif
+    .gather = gather_plain,
     .within = within_plain,
     .add_sums = add_sums_plain,
 };

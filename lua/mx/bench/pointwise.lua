@@ -43,17 +43,19 @@ local function clamp(x)
     return mx.clamp(x, { min = 0.5, max = 2 })
 end
 
--- Both halves of 0 matter to the gradient of an activation.
-local function add_gradient(list, op, n, dtype)
-    local run = op == "clamp" and clamp or mx[op]
+-- As inside a model, where the gradient has the dtype of what it is of; or as that of a parameter, which is f32. Both
+-- halves of 0 matter to the gradient of an activation.
+local OF_RESULT = { sqrt = true, tanh = true, sigmoid = true, relu = true }
+local PARAMETERS = { leaky_relu = { 0.01 }, clamp = { 0.5, 2 } }
+
+local function add_gradient(list, op, n, dtype, to)
     local domain = (op:match "^log" or op == "sqrt") and mx.abs or function(x) return x end
-    add(list, op .. " grad", dtype, n, function(count)
-        local x, dy = domain(randn(1, { count }, dtype)):detach():requires_grad(), randn(2, { count }, dtype)
-        return function()
-            x:zero_grad()
-            mx.backward(run(x), dy)
-            return x:grad()
-        end
+    local p = PARAMETERS[op] or { 1 }
+    local options = { ["function"] = op, p0 = p[1], p1 = p[2] or 0, dtype = to }
+    add(list, op .. " grad", to and dtype .. ">" .. to or dtype, n, function(count)
+        local value, dy = domain(randn(1, { count }, dtype)), randn(2, { count }, dtype)
+        value = OF_RESULT[op] and mx[op](value) or value
+        return function() return mx.unary_grad(value, dy, options) end
     end, "unary_grad")
 end
 
@@ -86,6 +88,9 @@ local function add_real(list, dtype, n)
     end
     for op in GRADIENTS:gmatch "%S+" do
         add_gradient(list, op, n, dtype)
+    end
+    if dtype == "bf16" then
+        add_gradient(list, "gelu", n, dtype, "f32")
     end
     add_pair(list, "affine", n, dtype, function(x) return x * 2 + 1 end)
     add_pair(list, "clamp", n, dtype, clamp)

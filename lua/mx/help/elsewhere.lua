@@ -61,22 +61,12 @@ at(a, 1) * at(b, 2) - at(a, 2) * at(b, 1) --> {0, 0, 1}]] },
             "`mx.norm(a:unsqueeze { dim = 2 } - b:unsqueeze { dim = 1 }, { dim = 3 })` of rows", code = [[
 local a, b = mx.tensor { { 0, 0 } }, mx.tensor { { 3, 4 }, { 0, 1 } }
 mx.norm(a:unsqueeze { dim = 2 } - b:unsqueeze { dim = 1 }, { dim = 3 }) --> {{5, 1}}]] },
-        { "fmod", "`a - b * q`, q being a / b rounded toward zero", code = [[
-local a, b = mx.tensor { -7, 7 }, 2
-local q = mx.sign(a / b) * mx.floor(mx.abs(a / b))
-a - b * q --> {-1, 1}]] },
         { "trunc, fix, frac", "`mx.sign(x) * mx.floor(mx.abs(x))`, and x minus that", code = [[
 local x = mx.tensor { -1.5, 2.25 }
 mx.sign(x) * mx.floor(mx.abs(x)) --> {-1, 2}]] },
         { "reciprocal", "`1 / x`", code = [[1 / mx.tensor { 2, 4 } --> {0.5, 0.25}]] },
         { "exp2", "`mx.exp(x * math.log(2))`", code = [[mx.exp(mx.tensor { 3 } * math.log(2)) --> {8}]] },
         { "log2, log10", "`mx.log(x) / math.log(2)`", code = [[mx.log(mx.tensor { 8 }) / math.log(2) --> {3}]] },
-        { "asinh, acosh, atanh, arcsinh, arccosh, arctanh",
-            "by logarithms: `mx.log(x + mx.sqrt(x * x + 1))`, with - for "
-            .. "acosh; `(mx.log1p(x) - mx.log1p(-x)) / 2`", code = [[
-local x = mx.tensor { 0 }
-mx.log(x + mx.sqrt(x * x + 1)) --> {0}
-(mx.log1p(x) - mx.log1p(-x)) / 2 --> {0}]] },
         { "sinc", "`mx.where(x:eq(0), 1, mx.sin(x * math.pi) / (x * math.pi))`", code = [[
 local x = mx.tensor { 0, 0.5 }
 mx.where(x:eq(0), 1, mx.sin(x * math.pi) / (x * math.pi)) --> {1, 0.6366}]] },

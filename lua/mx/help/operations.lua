@@ -52,6 +52,9 @@ mx.shift_right(mx.tensor({ 12 }, "i32"), mx.tensor({ 2 }, "i32")) --> {3}]] },
         { "remainder", torch = "remainder", code = [[
 mx.tensor { 7, -7 } % 2.5 --> {2, 0.5}
 mx.tensor({ 7, -7 }, "i32") % 4 --> {3, 1}]] },
+        { "fmod", torch = "fmod", code = [[
+mx.fmod(mx.tensor { 7, -7 }, mx.tensor { 2.5 }) --> {2, -2}
+mx.fmod(mx.tensor({ 7, -7 }, "i32"), mx.tensor({ 4 }, "i32")) --> {3, -3}]] },
         { "pow", torch = "pow", code = [[mx.pow(mx.tensor { 2, 3 }, { exponent = 3 }) --> {8, 27}]] },
         { "affine", torch = "neg, negative", code = [[
 mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
@@ -83,6 +86,9 @@ mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
 mx.atan2(mx.tensor { 1, -1 }, mx.tensor { 0, -1 }) --> {1.571, -2.356}]] },
         { "sinh", torch = "sinh", code = [[mx.sinh(mx.tensor { 0, 1 }) --> {0, 1.175}]] },
         { "cosh", torch = "cosh", code = [[mx.cosh(mx.tensor { 0, 1 }) --> {1, 1.543}]] },
+        { "asinh", torch = "asinh, arcsinh", code = [[mx.asinh(mx.tensor { 0, 1 }) --> {0, 0.8814}]] },
+        { "acosh", torch = "acosh, arccosh", code = [[mx.acosh(mx.tensor { 1, 2 }) --> {0, 1.317}]] },
+        { "atanh", torch = "atanh, arctanh", code = [[mx.atanh(mx.tensor { 0, 0.5 }) --> {0, 0.5493}]] },
         { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double, byte, char, short",
             code = [[
 mx.cast(mx.tensor { 1.7, -1.7 }, { dtype = "i32" }) --> {1, -1}

@@ -6,6 +6,7 @@
 #include "core/pool.h"
 #include "kernels/attention_paths.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
 #include <math.h>
@@ -182,6 +183,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
     mx_attention_choose_blocks(&p, path, D * word + V * 4, (D + V) * word, 4.0 / 3, (double)mx_cpu_l2_bytes());
 
+    p.stream = mx_should_stream(a->batch * a->queries * a->n_heads * V * (int64_t)mx_dtype_bytes(a->dtype));
     mx_attention_choose_panels(&p, path->forward_bytes, 0, MX_ATTENTION_SUPER_ROWS, scratch);
 
     /* Every row is its own sum, so the split over threads may be by their number. */

@@ -9,6 +9,7 @@
 #include "core/cpu.h"
 #include "core/pool.h"
 #include "kernels/attention_paths.h"
+#include "kernels/elementwise.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -17,7 +18,6 @@
 enum {
     CHUNKED_HEADS = 16, /* with fewer heads the rows of each are cut into chunks */
     CHUNK_BLOCKS = 4,   /* at least so many blocks of rows in a chunk, to be worth its sums */
-    KEYS_AHEAD = 16,    /* asked for while sums are added */
     KEPT_ROWS = 256,    /* at least so many rows of a call make up for panels of keys whose sums are kept */
 };
 
@@ -78,13 +78,6 @@ static void clear_keys(const work *w, int64_t first, int64_t last, float *sum)
     }
 }
 
-/* Asks for a row that will be written soon. */
-static void fetch_row(const mx_attention_rows *rows, mx_dtype dtype, int64_t row, int64_t width)
-{
-    for (int64_t at = 0; at < width * (int64_t)mx_dtype_bytes(dtype); at += 64)
-        __builtin_prefetch((const char *)mx_attention_row(rows, dtype, row) + at, 1, 2);
-}
-
 /* A value of f32 between two chunks takes 8 bits more than one of bf16. */
 static int64_t low_bytes(const mx_attention *a)
 {
@@ -99,6 +92,29 @@ static bool has_room_in_dq(const mx_attention *a)
            low_bytes(a) <= a->head_dim * (int64_t)mx_dtype_bytes(a->dq_dtype);
 }
 
+/* Where the low bits of key 0 are. */
+static mx_attention_rows low_rows(const work *w, int64_t head)
+{
+    const mx_attention *a = w->plan->a;
+    int64_t bytes = low_bytes(a);
+    if (w->low)
+        return (mx_attention_rows){w->low + head * w->plan->keys * bytes, 1, bytes, 0};
+    mx_attention_rows dq = mx_attention_query_rows(w->plan, a->dq, a->dq_dtype, head, a->head_dim);
+    return (mx_attention_rows){dq.base, 1, dq.outer * (int64_t)mx_dtype_bytes(a->dq_dtype), 0};
+}
+
+/* Keys from `first` on in rows of dk or dv; `bits` in `low`. */
+static mx_attention_keys keys_of(const mx_attention_rows *rows, const mx_attention_rows *low, mx_dtype dtype,
+                                 int64_t width, int64_t bits, int64_t first)
+{
+    return (mx_attention_keys){.dtype = dtype,
+                               .width = width,
+                               .row = (char *)mx_attention_row(rows, dtype, first),
+                               .row_step = rows->outer * (int64_t)mx_dtype_bytes(dtype),
+                               .low = (char *)low->base + first * low->outer + bits,
+                               .low_step = low->outer};
+}
+
 /* Adds this chunk's sums of a run of keys to their rows of dk and dv. is_first: no chunk has added to these rows yet,
  * so they are set; is_last: no chunk will add to them later, so they get their final values. */
 static void add_keys(const work *w, const task *t, mx_attention_run keys, bool is_first, bool is_last)
@@ -107,24 +123,19 @@ static void add_keys(const work *w, const task *t, mx_attention_run keys, bool i
     const mx_attention *a = p->a;
     mx_attention_rows dk = mx_attention_key_rows(p, a->dk, a->dk_dtype, t->head, a->head_dim);
     mx_attention_rows dv = mx_attention_key_rows(p, a->dv, a->dv_dtype, t->head, a->value_dim);
-    int64_t bytes = low_bytes(a), dv_low = mx_is_bf16(a->dk_dtype) ? a->head_dim : 0;
-    mx_attention_rows dq = mx_attention_query_rows(p, a->dq, a->dq_dtype, t->head, a->head_dim);
-    mx_attention_rows own = {w->low + t->head * p->keys * bytes, 1, bytes, 0};
-    const mx_attention_rows *low = w->low ? &own : &dq;
-    mx_dtype low_dtype = w->low ? MX_U8 : a->dq_dtype;
-    int64_t group = w->low ? 1 : p->group, ahead = is_first && is_last ? 0 : bytes / (int64_t)mx_dtype_bytes(low_dtype);
-    for (int64_t key = keys.first; key < keys.end; key++) {
-        int64_t at = key % p->sum_keys;
-        fetch_row(&dk, a->dk_dtype, key + KEYS_AHEAD, a->head_dim);
-        fetch_row(&dv, a->dv_dtype, key + KEYS_AHEAD, a->value_dim);
-        fetch_row(low, low_dtype, (key + KEYS_AHEAD) * group, ahead);
-        uint8_t *bits = (uint8_t *)mx_attention_row(low, low_dtype, key * group);
-        mx_attention_key k = {a->dk_dtype, a->head_dim, (void *)mx_attention_row(&dk, a->dk_dtype, key),
-                              bits,        is_first,    is_last};
-        mx_attention_key v = {a->dv_dtype,   a->value_dim, (void *)mx_attention_row(&dv, a->dv_dtype, key),
-                              bits + dv_low, is_first,     is_last};
+    mx_attention_rows low = low_rows(w, t->head);
+    while (keys.first < keys.end) {
+        int64_t at = keys.first % p->sum_keys;
+        mx_attention_keys k = keys_of(&dk, &low, a->dk_dtype, a->head_dim, 0, keys.first);
+        mx_attention_keys v =
+            keys_of(&dv, &low, a->dv_dtype, a->value_dim, mx_is_bf16(a->dk_dtype) ? a->head_dim : 0, keys.first);
+        k.n = v.n = mx_min(keys.end - keys.first, p->sum_keys - at);
+        k.first = v.first = is_first;
+        k.last = v.last = is_last;
+        k.stream = v.stream = p->stream && is_first && is_last;
         w->path->add(&k, t->sum + at * w->k_width, p->scale);
         w->path->add(&v, t->sum + w->k_floats + at * w->v_width, 1.0f);
+        keys.first += k.n;
     }
 }
 
@@ -359,6 +370,10 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
     int64_t per_row = (D + V) * 2 * word + D * 4, per_key = (2 * D + V) * word + (D + V) * 4;
     mx_attention_choose_blocks(&p, path, per_row, per_key, 8, 2 * (double)mx_cpu_l2_bytes());
+    int64_t widths[] = {a->n_heads * D * a->queries, a->n_kv_heads * D * a->keys, a->n_kv_heads * V * a->keys};
+    p.stream = mx_should_stream(a->batch * (widths[0] * (int64_t)mx_dtype_bytes(a->dq_dtype) +
+                                            widths[1] * (int64_t)mx_dtype_bytes(a->dk_dtype) +
+                                            widths[2] * (int64_t)mx_dtype_bytes(a->dv_dtype)));
     calls c;
     MX_TRY(choose_calls(path, &p, scratch, &c));
     c.in_turn = a->dbias && a->bias_query == 0;

@@ -18,6 +18,7 @@ typedef struct mx_attention_plan {
     int64_t block_rows, block_keys; /* of a tile: multiples of the path's row_unit and key_unit */
     int64_t super_rows, panel_keys; /* rows that a call takes at most, keys packed at a time: multiples of the above */
     int64_t sum_keys;               /* backward: that the sums of dk and dv hold, a multiple of block_keys */
+    bool stream;                    /* results are written past the caches */
 } mx_attention_plan;
 
 /* What one call of backward computes: the gradients between these rows and keys of a head. first_key is a multiple of
@@ -30,16 +31,17 @@ typedef struct mx_attention_share {
                        sum_keys */
 } mx_attention_share;
 
-/* A key's row of dk or dv while several chunks of rows add their sums to it, one after the other. Before the last one
- * the row holds a sum that is not yet scaled: in f32, or with bf16 the upper 16 of its bits, whose next 8 are in `low`.
- */
-typedef struct mx_attention_key {
+/* Rows of dk or dv, one a key, while several chunks of rows add their sums to them, one after the other. Before the
+ * last one a row holds a sum that is not yet scaled: in f32, or with bf16 the upper 16 of its bits, whose next 8 are in
+ * `low`. */
+typedef struct mx_attention_keys {
     mx_dtype dtype;
-    int64_t width;
-    void *row;
-    uint8_t *low;
-    bool first, last; /* of these chunks */
-} mx_attention_key;
+    int64_t n, width;
+    char *row, *low;            /* of the first key */
+    int64_t row_step, low_step; /* bytes from one key to the next */
+    bool first, last;           /* of these chunks */
+    bool stream;
+} mx_attention_keys;
 
 enum {
     MX_ATTENTION_DECODE_ROWS = 16,  /* up to so many rows are decoded */
@@ -68,8 +70,8 @@ typedef struct mx_attention_path {
     int64_t (*backward_bytes)(const mx_attention_plan *p);
     void (*backward)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
 
-    /* Adds the sum of a chunk to a key of dk or dv; the last one multiplies by `scale` and stores. */
-    void (*add)(const mx_attention_key *key, const float *sum, float scale);
+    /* Adds the sums of a chunk, sum_width floats a key, to keys of dk or dv. The last chunk multiplies by `scale`. */
+    void (*add)(const mx_attention_keys *keys, const float *sum, float scale);
 
     /* For few rows: what keys first to before last of a sequence give each row of each kv head, part_floats of v's
      * width a row: the largest score times log2(e), the sum of the probabilities relative to it, and from 16 on the

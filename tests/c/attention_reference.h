@@ -277,7 +277,7 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
     size_t queries = (size_t)query_count(a), keys = (size_t)key_count(a), values = (size_t)value_count(a);
     size_t rows = (size_t)(a->batch * a->n_heads * a->queries), outs = (size_t)out_count(a);
     result r = {NULL, outs * own + (queries + keys + values) * grad + rows * 4, *a, {0}};
-    r.data = malloc(r.bytes + 1);
+    r.data = aligned_alloc(64, (r.bytes / 64 + 1) * 64);
     memset(r.data, 0x7f, r.bytes); /* values that must all be overwritten */
     r.a.lse = (float *)r.data;
     r.a.dq = r.data + rows * 4;

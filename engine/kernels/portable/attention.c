@@ -136,21 +136,28 @@ static void backward(const mx_attention_plan *p, const mx_attention_share *share
     }
 }
 
-static void add(const mx_attention_key *key, const float *sum, float scale)
+static void add_key(const mx_attention_keys *keys, void *row, uint8_t *low, const float *sum, float scale)
 {
-    for (int64_t d = 0; d < key->width; d++) {
-        bool is_bf16 = mx_is_bf16(key->dtype);
-        float x = sum[d], before = key->first ? 0 : mx_get_float(key->row, d, key->dtype);
-        uint32_t bits = mx_bits_of_float(before) | (is_bf16 && !key->first ? (uint32_t)key->low[d] << 8 : 0);
+    for (int64_t d = 0; d < keys->width; d++) {
+        bool is_bf16 = mx_is_bf16(keys->dtype);
+        float x = sum[d], before = keys->first ? 0 : mx_get_float(row, d, keys->dtype);
+        uint32_t bits = mx_bits_of_float(before) | (is_bf16 && !keys->first ? (uint32_t)low[d] << 8 : 0);
         x += mx_float_of_bits(bits);
-        if (key->last || !is_bf16) {
-            mx_set_float(key->row, d, key->last ? scale * x : x, key->dtype);
+        if (keys->last || !is_bf16) {
+            mx_set_float(row, d, keys->last ? scale * x : x, keys->dtype);
             continue;
         }
         bits = mx_bits_of_float(x) + (isnan(x) ? 0 : 0x80); /* to the nearest of 24 bits */
-        ((mx_bf16 *)key->row)[d] = (mx_bf16)(bits >> 16);
-        key->low[d] = (uint8_t)(bits >> 8);
+        ((mx_bf16 *)row)[d] = (mx_bf16)(bits >> 16);
+        low[d] = (uint8_t)(bits >> 8);
     }
+}
+
+static void add(const mx_attention_keys *keys, const float *sum, float scale)
+{
+    for (int64_t i = 0; i < keys->n; i++)
+        add_key(keys, keys->row + i * keys->row_step, (uint8_t *)keys->low + i * keys->low_step, sum + i * keys->width,
+                scale);
 }
 
 static int64_t sum_width(int64_t width) { return width; }

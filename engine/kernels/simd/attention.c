@@ -43,21 +43,24 @@ static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, 
     return c.used;
 }
 
-/* Keys of the panel in turn, by whole blocks. */
-MX_INLINE void pack_keys(int kind, forward *f, mx_attention_run keys)
+/* A run of keys of the panel in turn. */
+MX_INLINE void pack_keys(int kind, forward *f, mx_attention_run run)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t last = mx_ceil_div(keys.end, p->block_keys);
-    int64_t first = first_unpacked(f->packed, f->head, f->start, keys.first / p->block_keys, last);
+    int64_t end = mx_min(f->start + p->panel_keys, p->keys);
+    run = unpacked(f->packed, f->head, f->start, end, run);
     mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head, f->head_dim);
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head, f->value_dim);
-    for (int64_t b = first; b < last; b++) {
-        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
-        pack_across(kind, SIDE_A, &k, start, n, f->head_dim, f->k + at * f->words);
+    while (run.first < run.end) {
+        int64_t start = run.first / p->block_keys * p->block_keys, at = run.first - start;
+        int64_t n = mx_min(start + p->block_keys, run.end) - run.first;
+        pack_across(kind, SIDE_A, &k, run.first, n, f->head_dim, f->k + (run.first - f->start) * f->words);
         /* The product takes whole groups of MR keys. Missing keys have probability 0, and their values are filled
          * with 0, because 0 times a NaN is NaN. */
-        pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->value_dim, f->block_words,
-                   f->v + at / p->block_keys * f->block_words * f->height);
+        float *block = f->v + (start - f->start) / p->block_keys * f->block_words * f->height;
+        pack_along(kind, SIDE_A, &v, run.first, n, mx_round_up(n, MR), f->value_dim, f->block_words,
+                   block + words_of(kind, at) * MR);
+        run.first += n;
     }
 }
 
@@ -161,7 +164,7 @@ MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
         inverse[r] = sum == 0.0f ? 0.0f : keep / sum;
     }
     mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head, f->value_dim);
-    store_across(dtype_of(kind), &out, row, n, f->value_dim, f->out + i * f->height * NR, inverse);
+    store_across(dtype_of(kind), p->stream, &out, row, n, f->value_dim, f->out + i * f->height * NR, inverse);
 }
 
 /* All panels of rows with the keys of the panel in turn, block by block. */
@@ -200,6 +203,8 @@ MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, 
     products_end();
     for (int64_t i = 0; i < panels; i++)
         finish_panel(kind, &f, i, row + i * NR);
+    if (p->stream)
+        _mm_sfence();
 }
 
 /* ---- the tables ---- */

@@ -71,20 +71,23 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     return c.used;
 }
 
-/* Keys of the panel in turn, by whole blocks. */
-MX_INLINE void pack_keys(int kind, backward *f, mx_attention_run keys)
+/* A run of keys of the panel in turn. */
+MX_INLINE void pack_keys(int kind, backward *f, mx_attention_run run)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t head = f->share->head, last = mx_ceil_div(keys.end, p->block_keys);
-    int64_t first = first_unpacked(f->packed, head, f->start, keys.first / p->block_keys, last);
+    int64_t head = f->share->head, end = mx_min(f->start + p->panel_keys, p->keys);
+    run = unpacked(f->packed, head, f->start, end, run);
     mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, head, f->head_dim);
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, head, f->value_dim);
-    for (int64_t b = first; b < last; b++) {
-        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
-        pack_across(kind, SIDE_A, &k, start, n, f->head_dim, f->k + at * f->words);
-        pack_across(kind, SIDE_A, &v, start, n, f->value_dim, f->v + at * f->value_words);
-        pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->head_dim, f->block_words,
-                   f->k_along + at / p->block_keys * f->block_words * f->height);
+    while (run.first < run.end) {
+        int64_t start = run.first / p->block_keys * p->block_keys, at = run.first - start;
+        int64_t n = mx_min(start + p->block_keys, run.end) - run.first, panel_at = run.first - f->start;
+        pack_across(kind, SIDE_A, &k, run.first, n, f->head_dim, f->k + panel_at * f->words);
+        pack_across(kind, SIDE_A, &v, run.first, n, f->value_dim, f->v + panel_at * f->value_words);
+        float *block = f->k_along + (start - f->start) / p->block_keys * f->block_words * f->height;
+        pack_along(kind, SIDE_A, &k, run.first, n, mx_round_up(n, MR), f->head_dim, f->block_words,
+                   block + words_of(kind, at) * MR);
+        run.first += n;
     }
 }
 
@@ -310,7 +313,7 @@ MX_INLINE void store_rows(const backward *f, int64_t panels)
     mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->share->head, f->head_dim);
     for (int64_t i = 0; i < panels; i++) {
         int64_t row = f->share->first_row + i * NR;
-        store_across(p->a->dq_dtype, &dq, row, mx_min(NR, f->share->last_row - row), f->head_dim,
+        store_across(p->a->dq_dtype, p->stream, &dq, row, mx_min(NR, f->share->last_row - row), f->head_dim,
                      f->dq + i * f->height * NR, scale);
     }
 }
@@ -333,50 +336,88 @@ MX_INLINE void backward_share(int kind, const mx_attention_plan *p, const mx_att
     products_end();
     if (share->ends)
         store_rows(&f, panels);
+    if (share->ends && p->stream)
+        _mm_sfence();
 }
 
 /* n <= VL values from d on of the sum that a key's row holds between two chunks; the others are 0. */
-MX_INLINE vf load_sum(const mx_attention_key *key, int64_t d, int64_t n)
+MX_INLINE vf load_sum(const bool bf16, const void *row, const uint8_t *low, int64_t d, int64_t n)
 {
-    if (!mx_is_bf16(key->dtype))
-        return n == VL ? vf_load((const float *)key->row + d) : vf_load_part((const float *)key->row + d, n);
+    if (!bf16)
+        return n == VL ? vf_load((const float *)row + d) : vf_load_part((const float *)row + d, n);
     uint8_t part[VL] = {0};
-    const uint8_t *low = key->low + d;
+    low += d;
     if (n < VL)
         low = memcpy(part, low, (size_t)n);
-    const mx_bf16 *row = (const mx_bf16 *)key->row + d;
-    vf upper = n == VL ? vf_load_bf16(row) : vf_load_bf16_part(row, n);
+    const mx_bf16 *values = (const mx_bf16 *)row + d;
+    vf upper = n == VL ? vf_load_bf16(values) : vf_load_bf16_part(values, n);
     return vi_float(vi_or(vf_bits(upper), vi_shl(load_bytes(low), 8)));
 }
 
 /* Rounds to 24 bits; a NaN stays one. */
-MX_INLINE void store_sum(const mx_attention_key *key, int64_t d, int64_t n, vf x)
+MX_INLINE void store_sum(void *row, uint8_t *low, int64_t d, int64_t n, vf x)
 {
     mx_bf16 part[VL];
     uint8_t low_part[VL];
     vf rounded = vi_float(vi_add(vf_bits(x), vi_set1(0x80)));
     vi bits = vf_bits(vf_select(vf_equal(x, x), rounded, x));
-    store_bf16(n == VL ? (mx_bf16 *)key->row + d : part, upper_halves(bits));
-    store_bytes(n == VL ? key->low + d : low_part, vi_shr(bits, 8));
+    store_bf16(n == VL ? (mx_bf16 *)row + d : part, upper_halves(bits));
+    store_bytes(n == VL ? low + d : low_part, vi_shr(bits, 8));
     if (n < VL) {
-        memcpy((mx_bf16 *)key->row + d, part, (size_t)n * sizeof *part);
-        memcpy(key->low + d, low_part, (size_t)n);
+        memcpy((mx_bf16 *)row + d, part, (size_t)n * sizeof *part);
+        memcpy(low + d, low_part, (size_t)n);
     }
 }
 
-void MX_SIMD_NAME(mx_attention_grad_add)(const mx_attention_key *key, const float *sum, float scale)
+/* Adds the sum of one key to its row. */
+MX_INLINE void add_key(const bool bf16, const mx_attention_keys *keys, void *row, uint8_t *low, const float *sum,
+                       vf factor)
 {
-    bool first = key->first, final = key->last || !mx_is_bf16(key->dtype);
-    vf factor = vf_set1(key->last ? scale : 1.0f);
-    for (int64_t d = 0; d < key->width; d += VL) {
-        int64_t n = mx_min(VL, key->width - d);
+    bool final = keys->last || !bf16;
+    for (int64_t d = 0; d < keys->width; d += VL) {
+        int64_t n = mx_min(VL, keys->width - d);
         vf x = vf_load(sum + d);
-        if (!first)
-            x = x + load_sum(key, d, n);
+        if (!keys->first)
+            x = x + load_sum(bf16, row, low, d, n);
         if (final)
-            store_values(key->dtype, key->row, d, x * factor, n);
+            store_values(bf16 ? MX_BF16 : MX_F32, row, d, x * factor, n);
         else
-            store_sum(key, d, n, x);
+            store_sum(row, low, d, n, x);
+    }
+}
+
+/* Sets rows of whole cache lines. */
+MX_INLINE void set_keys(const bool bf16, const bool stream, const mx_attention_keys *keys, const float *sum, vf factor)
+{
+    int64_t sum_step = mx_round_up(keys->width, VL);
+    for (int64_t i = 0; i < keys->n; i++, sum += sum_step)
+        for (int64_t d = 0; d < keys->width; d += 2 * VL)
+            row_store2(keys->row + i * keys->row_step, d, vf_load(sum + d) * factor, vf_load(sum + d + VL) * factor,
+                       bf16, stream);
+}
+
+/* Keys that are asked for while sums are added. */
+enum { KEYS_AHEAD = 16 };
+
+void MX_SIMD_NAME(mx_attention_grad_add)(const mx_attention_keys *keys, const float *sum, float scale)
+{
+    vf factor = vf_set1(keys->last ? scale : 1.0f);
+    const bool bf16 = mx_is_bf16(keys->dtype);
+    if (keys->stream && keys->width % (2 * VL) == 0 && are_lines(keys->row, keys->row_step, keys->dtype, keys->width)) {
+        bf16 ? set_keys(true, true, keys, sum, factor) : set_keys(false, true, keys, sum, factor);
+        _mm_sfence();
+        return;
+    }
+    int64_t bytes = keys->width * (int64_t)mx_dtype_bytes(keys->dtype);
+    int64_t low_bytes = bf16 && !(keys->first && keys->last) ? keys->width : 0;
+    for (int64_t i = 0; i < keys->n; i++, sum += mx_round_up(keys->width, VL)) {
+        char *row = keys->row + i * keys->row_step, *low = keys->low + i * keys->low_step;
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(row + KEYS_AHEAD * keys->row_step + at, 1, 2);
+        for (int64_t at = 0; at < low_bytes; at += 64)
+            __builtin_prefetch(low + KEYS_AHEAD * keys->low_step + at, 1, 2);
+        bf16 ? add_key(true, keys, row, (uint8_t *)low, sum, factor)
+             : add_key(false, keys, row, (uint8_t *)low, sum, factor);
     }
 }
 

@@ -108,18 +108,29 @@ static inline mx_attention_run run_of_panels(const panel *w, int64_t n, int64_t 
     return run.first < run.end ? run : (mx_attention_run){start, start};
 }
 
-/* Which keys of which head are packed: blocks first to before last of the panel of keys from `start` on. */
+/* Which keys of which head are packed: first to before end of the panel of keys from `start` on. */
 typedef struct packed_keys {
-    int64_t head, start, first, last;
+    int64_t head, start, first, end;
 } packed_keys;
 
-/* The first of these blocks that is not packed yet. From then on all of them count as packed. */
-static inline int64_t first_unpacked(packed_keys *p, int64_t head, int64_t start, int64_t first, int64_t last)
+/* The keys of a run that are not packed yet, in whole units of what is packed at a time. From then on they count as
+ * packed. */
+static inline mx_attention_run unpacked(packed_keys *p, int64_t head, int64_t start, int64_t keys, mx_attention_run run)
 {
-    bool extends = p->head == head && p->start == start && p->first <= first && first <= p->last;
-    int64_t from = extends ? p->last : first;
-    *p = (packed_keys){head, start, extends ? p->first : first, extends ? mx_max(p->last, last) : last};
-    return from;
+    enum { UNIT = 2 * VL };
+    int64_t first = mx_max(run.first / UNIT * UNIT, start), end = mx_min(mx_round_up(run.end, UNIT), keys);
+    bool same = p->head == head && p->start == start;
+    if (same && p->first <= first && first <= p->end) {
+        run = (mx_attention_run){p->end, end};
+        p->end = mx_max(p->end, end);
+    } else if (same && p->first <= end && end <= p->end) {
+        run = (mx_attention_run){first, p->first};
+        p->first = first;
+    } else {
+        run = (mx_attention_run){first, end};
+        *p = (packed_keys){head, start, first, end};
+    }
+    return run;
 }
 
 /* Scores of vector j of the rows of a panel with some keys, ld apart: those of pairs that may not attend become -inf.

@@ -11,6 +11,7 @@
 #define MX_KERNELS_SIMD_ATTENTION_TILE_H
 
 #include "kernels/attention_paths.h"
+#include "kernels/simd/rows.h"
 #include "kernels/simd/transpose.h"
 #include "kernels/simd/vmath.h"
 
@@ -333,24 +334,62 @@ MX_INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t
         n >= VL ? vf_store((float *)row + at, x) : vf_store_part((float *)row + at, x, n);
 }
 
+/* Whether rows consist of whole cache lines, so that they may be written past the caches. */
+MX_INLINE bool are_lines(const void *base, int64_t step_bytes, mx_dtype dtype, int64_t width)
+{
+    return ((uintptr_t)base | (uintptr_t)step_bytes | (uintptr_t)width * mx_dtype_bytes(dtype)) % 64 == 0;
+}
+
+/* A square of VL features from d on by VL rows from lane r on of a block [width][NR], turned over. Each row is
+ * multiplied by its lane of `factor`. */
+MX_INLINE void turn_square(const float *block, int64_t r, int64_t d, int64_t width, vf factor, vf *x)
+{
+    for (int i = 0; i < VL; i++) {
+        x[i] = d + i < width ? vf_load(block + (d + i) * NR + r) : vf_zero();
+        x[i] = x[i] * factor;
+    }
+    transpose(x);
+}
+
 /* Writes n <= NR rows of `width` from a block [width][NR] with a row in each lane. Each row is multiplied by its lane
  * of `scale`. */
-MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
-                            const float *block, const float *scale)
+MX_INLINE void store_across_as(const bool bf16, const bool stream, const mx_attention_rows *rows, int64_t first,
+                               int64_t n, int64_t width, const float *block, const float *scale)
 {
+    mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
     for (int64_t r = 0; r < n; r += VL) {
-        fetch_rows(rows, dtype, first + r + ROWS_AHEAD, width);
-        for (int64_t d = 0; d < width; d += VL) {
-            vf x[VL], factor = vf_load(scale + r);
-            for (int i = 0; i < VL; i++) {
-                x[i] = d + i < width ? vf_load(block + (d + i) * NR + r) : vf_zero();
-                x[i] = x[i] * factor;
-            }
-            transpose(x);
-            for (int i = 0; i < VL && r + i < n; i++)
-                store_values(dtype, (void *)mx_attention_row(rows, dtype, first + r + i), d, x[i], width - d);
+        if (!stream)
+            fetch_rows(rows, dtype, first + r + ROWS_AHEAD, width);
+        char *row[VL];
+        for (int i = 0; i < VL; i++)
+            row[i] = (char *)mx_attention_row(rows, dtype, first + r + i);
+        vf x[VL], y[VL], factor = vf_load(scale + r);
+        int64_t d = 0, present = mx_min(VL, n - r);
+        for (; d + 2 * VL <= width; d += 2 * VL) {
+            turn_square(block, r, d, width, factor, x);
+            turn_square(block, r, d + VL, width, factor, y);
+            for (int i = 0; i < VL && i < present; i++)
+                row_store2(row[i], d, x[i], y[i], bf16, stream);
+        }
+        for (; d < width; d += VL) {
+            turn_square(block, r, d, width, factor, x);
+            for (int i = 0; i < VL && i < present; i++)
+                store_values(dtype, row[i], d, x[i], width - d);
         }
     }
+}
+
+MX_INLINE void store_across(mx_dtype dtype, bool stream, const mx_attention_rows *rows, int64_t first, int64_t n,
+                            int64_t width, const float *block, const float *scale)
+{
+    int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
+    stream = stream && are_lines(rows->base, (rows->outer | rows->inner) * bytes, dtype, width);
+    if (mx_is_bf16(dtype))
+        stream ? store_across_as(true, true, rows, first, n, width, block, scale)
+               : store_across_as(true, false, rows, first, n, width, block, scale);
+    else
+        stream ? store_across_as(false, true, rows, first, n, width, block, scale)
+               : store_across_as(false, false, rows, first, n, width, block, scale);
 }
 
 /* ---- scratch ---- */
@@ -372,7 +411,7 @@ static inline void *carve(carver *c, int64_t bytes)
 
 typedef int64_t attention_bytes(const mx_attention_plan *p);
 typedef void attention_grad(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
-typedef void attention_add(const mx_attention_key *key, const float *sum, float scale);
+typedef void attention_add(const mx_attention_keys *keys, const float *sum, float scale);
 typedef void attention_decode(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
                               float *scratch);
 attention_bytes MX_SIMD_NAME(mx_attention_grad_bytes_f32), MX_SIMD_NAME(mx_attention_grad_bytes_bf16),

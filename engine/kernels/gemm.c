@@ -28,7 +28,7 @@ __attribute__((constructor)) static void choose_blas_core(void)
 }
 
 /* Below this many multiply-adds a second thread costs more than it saves. */
-enum { SMALL_PRODUCT = 64 * 64 * 64 };
+enum { SMALL_PRODUCT = 96 * 96 * 96 };
 
 /* Rows of an f32 product computed before they are rounded to a bf16 C: about 4 MiB of scratch. */
 enum { ROUNDED_AT_ONCE = 1 << 20 };

@@ -60,7 +60,7 @@ mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums)
 {
     mx_column_sums_path *path = mx_kernels_current()->column_sums;
-#pragma omp parallel for if (!omp_in_parallel()) schedule(static)
+#pragma omp parallel for if (rows * n >= MX_PARALLEL_FROM && !omp_in_parallel()) schedule(static)
     for (int64_t column = 0; column < n; column += STRIP) {
         _Alignas(64) float total[STRIP] = {0}, block[STRIP];
         int64_t width = n - column < STRIP ? n - column : STRIP;

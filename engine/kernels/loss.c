@@ -91,7 +91,7 @@ mx_status mx_cross_entropy_logits(const mx_cross_entropy *c, const mx_loss_chunk
                                   .c = matrix(k->logits, MX_F32, k->stride, false),
                                   .alpha = 1.0f}));
     const mx_loss_paths *path = mx_kernels_current()->loss;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (k->rows * c->vocab >= MX_CHUNK)
     for (int64_t r = 0; r < k->rows; r++) {
         mx_loss_row row = row_of(c, k, r);
         k->sums[r] = counts(c, k->first + r) ? path->sums(&row) : (mx_loss_sums){0};
@@ -123,7 +123,7 @@ static void rows_of_chunk(const mx_cross_entropy *c, const mx_loss_chunk *k, dou
 {
     const mx_loss_paths *path = mx_kernels_current()->loss;
     bool gradient = c->dh || c->dweight;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (k->rows * c->vocab >= MX_CHUNK)
     for (int64_t r = 0; r < k->rows; r++) {
         int64_t token = k->first + r;
         mx_loss_row row = row_of(c, k, r);

@@ -12,7 +12,8 @@ enum {
     TINY = 32,          /* planes of groups of fewer elements have a sum for each element, */
     SHORT = 256,        /* and of fewer than these a factor for each; */
     BAND = 512,         /* those of batches of fewer than these are columns with their neighbours, */
-    WIDTH = 1024,       /* so many at a time, */
+    RUN_BYTES = 4096,   /* so much of each image at a time, */
+    WIDTH = 2048,       /* or so many columns, */
     HEIGHT = 64,        /* and so many rows whose sums are f32 */
     PIECE = MX_CHUNK,   /* elements of a plane whose sums are f32 */
     LONG = 16 * PIECE,  /* sets from here on are shared by the threads */
@@ -33,6 +34,7 @@ typedef struct plan {
     int64_t sets, planes, plane_step, pieces, count; /* of a set: planes, elements from one to the next, elements */
     int64_t unit_bytes;
     bool stream, bands;
+    int64_t together;    /* channels of a band */
     bool shared;         /* one set after the other, by all threads, with scratch for the sums of its pieces */
     mx_moments *moments; /* of the pieces; */
     pair *pairs;         /* or their sums for gradients */
@@ -41,6 +43,16 @@ typedef struct plan {
 static mx_array at(mx_array v, int64_t i)
 {
     return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
+}
+
+/* Channels of a band: a power of two, so that most bands start at cache lines. Bits depend on it, so it does not depend
+ * on threads. */
+static int64_t band_channels(const plan *p)
+{
+    int64_t some = 1;
+    while (2 * some * p->n->inner * p->unit_bytes <= RUN_BYTES)
+        some *= 2;
+    return some;
 }
 
 static plan plan_of(const mx_channel_norm *n, mx_array out)
@@ -52,6 +64,7 @@ static plan plan_of(const mx_channel_norm *n, mx_array out)
     p.pieces = mx_ceil_div(n->inner, PIECE);
     p.count = p.planes * n->inner;
     p.bands = !n->groups && n->inner < BAND && n->x.dtype != MX_F64;
+    p.together = p.bands && n->inner > 0 ? band_channels(&p) : 1;
     p.shared = p.count >= LONG && !p.bands && n->inner >= SHORT && n->x.dtype != MX_F64;
     p.stream = out.data != n->x.data && mx_should_stream(2 * p.sets * p.count * p.unit_bytes);
     return p;
@@ -149,7 +162,7 @@ static mx_channel_line column_line(const columns *c, int64_t width, int64_t stri
                              .ahead = AHEAD_ROWS * stride};
 }
 
-/* Channels whose columns are WIDTH or fewer. */
+/* Channels of a short group whose columns are WIDTH or fewer. */
 static int64_t together(const mx_channel_norm *n) { return WIDTH / n->inner; }
 
 /* ---- forward ---- */
@@ -229,7 +242,7 @@ static void forward_set(const plan *p, int64_t set)
 static void forward_band(const plan *p, int64_t channel)
 {
     const mx_channel_norm *n = p->n;
-    int64_t some = mx_min(together(n), n->channels - channel), width = some * n->inner, first = channel * n->inner;
+    int64_t some = mx_min(p->together, n->channels - channel), width = some * n->inner, first = channel * n->inner;
     columns c;
     if (!n->fixed) {
         mx_moments moments[WIDTH];
@@ -282,7 +295,7 @@ mx_status mx_channel_norm_forward(const mx_channel_norm *n)
         return MX_OK;
     if (p.shared)
         MX_TRY(mx_pool_alloc(scratch_bytes(&p, sizeof *p.moments), (void **)&p.moments));
-    int64_t step = p.bands ? together(n) : 1;
+    int64_t step = p.together;
 #pragma omp parallel for schedule(static) if (!p.shared && p.sets * p.count >= MX_PARALLEL_FROM)
     for (int64_t set = 0; set < p.sets; set += step) {
         if (f64)
@@ -412,7 +425,7 @@ static void backward_set(const plan *p, int64_t set, double *block)
 static void backward_band(const plan *p, int64_t from, double *block)
 {
     const mx_channel_norm *n = p->n;
-    int64_t some = mx_min(together(n), n->channels - from), first = from * n->inner;
+    int64_t some = mx_min(p->together, n->channels - from), first = from * n->inner;
     columns c;
     pair channel[WIDTH] = {0};
     for (int64_t k = 0; k < some; k++)
@@ -460,7 +473,7 @@ static void backward_unit(const plan *p, int64_t unit, int64_t block_images, dou
     const mx_channel_norm *n = p->n;
     bool f64 = n->x.dtype == MX_F64;
     if (p->bands) {
-        backward_band(p, unit * together(n), sums);
+        backward_band(p, unit * p->together, sums);
         return;
     }
     int64_t block = n->groups ? unit / n->groups : 0, group = n->groups ? unit % n->groups : unit;
@@ -482,7 +495,7 @@ mx_status mx_channel_norm_backward(const mx_channel_norm *n)
     if (n->groups)
         units = blocks * n->groups;
     else if (p.bands && n->inner > 0)
-        units = mx_ceil_div(n->channels, together(n));
+        units = mx_ceil_div(n->channels, p.together);
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
     memset(sums, 0, (size_t)bytes);
     mx_status status = MX_OK;

@@ -343,6 +343,15 @@ void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_
     walk_all(&w);
 }
 
+/* Asks for what the loop over the next block of input k reads. */
+static void prefetch_input(const walk *w, int k, int64_t next, int64_t n)
+{
+    const char *p = at(w->in[k], next);
+    const int64_t bytes = w->step[k] * n * (int64_t)mx_dtype_bytes(w->in[k].dtype);
+    for (int64_t b = 0; b < bytes; b += 64)
+        __builtin_prefetch(p + b);
+}
+
 static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
     char room[BLOCK * 4];
@@ -350,6 +359,8 @@ static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
     for (int64_t i = 0; i < n; i += block) {
         int64_t m = n - i < block ? n - i : block;
         void *y = at(w->out, to + i), *part = w->stream ? room : y;
+        for (int k = 0; w->stream && k < 3; k++)
+            prefetch_input(w, k, from[k] + (i + block) * w->step[k], block);
         w->loops->select((size_t)bytes, at(w->in[0], from[0] + i * w->step[0]), w->step[0],
                          at(w->in[1], from[1] + i * w->step[1]), w->step[1], at(w->in[2], from[2] + i * w->step[2]),
                          w->step[2], part, m);

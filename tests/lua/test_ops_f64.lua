@@ -1,5 +1,5 @@
 --- Operations in f64: PyTorch's values and gradients to a rounding of f32, and finite differences of themselves to
---- 1e-7. An operation that does not take f64 says so. And i64.
+--- 1e-7. An operation that does not take f64 says so. And i64, and bytes beside bf16.
 
 local mx = require "mx"
 local lu = require "luaunit"
@@ -229,6 +229,27 @@ function TestOpsInF64.test_zz_what_computes()
         .. "remainder fmod"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end
+end
+
+TestBytes = {}
+
+-- Integers of 8 bits meet bf16 as they do in f32, rounded once; on either side, and broadcast.
+function TestBytes.test_with_bf16()
+    compare.on_each_isa(function(isa)
+        local step <close> = mx.step()
+        for dtype, first in pairs { u8 = 0, i8 = -128 } do
+            local bytes = mx.arange(256, { start = first }):to(dtype)
+            local x = mx.randn({ 37, 256 }, { seed = 2, dtype = "bf16" })
+            for _, op in ipairs { "mul", "add", "sub", "maximum" } do
+                for _, b in ipairs { bytes, bytes[{ { 256, 256 } }] } do
+                    local left, right = mx[op](b:to("f32"), x:to("f32")), mx[op](x:to("f32"), b:to("f32"))
+                    lu.assertEquals(compare.flat(mx[op](b, x)), compare.flat(left:to("bf16")), isa .. " " .. op)
+                    lu.assertEquals(compare.flat(mx[op](x, b)), compare.flat(right:to("bf16")), isa .. " " .. op)
+                end
+            end
+        end
+        assert(step)
+    end)
 end
 
 TestI64 = {}

@@ -128,17 +128,31 @@ static void pack_x(const job *j, const mx_conv_copy *copy, int64_t channel, int6
         j->u->pack_b(n, copy->count, x.data, x.dtype, step, true, r->panel);
 }
 
+/* The taps in the order of the columns: those of a row of the kernel by their remainder by the stride, because taps of
+ * one remainder meet neighbours in a copy. */
+static int64_t tap_at(const job *j, int64_t number)
+{
+    int64_t width = j->p.lines[1].count, stride = mx_min(j->p.w.stride[1], width);
+    int64_t row = number / width, i = number % width, rest = 0;
+    while (i >= mx_ceil_div(width - rest, stride))
+        i -= mx_ceil_div(width - rest++, stride);
+    return row * width + rest + i * stride;
+}
+
 /* Columns `first` to before first + n of a chunk of `channels`, of which each tap has one for each channel. */
 static int64_t columns_of(const job *j, const mx_conv_copy *copy, int64_t channels, int64_t first, int64_t n,
                           mx_conv_run *runs)
 {
     int64_t count = 0;
-    for (int64_t to = 0; to < n; count++) {
+    for (int64_t to = 0, some; to < n; to += some) {
         int64_t channel = (first + to) % channels;
-        mx_conv_tap tap = mx_conv_pass_tap(&j->p, (first + to) / channels);
+        mx_conv_tap tap = mx_conv_pass_tap(&j->p, tap_at(j, (first + to) / channels));
         int64_t at = mx_conv_copy_at(copy, tap.d, tap.e) * channels + channel;
-        runs[count] = (mx_conv_run){at, to, mx_min(channels - channel, n - to)};
-        to += runs[count].n;
+        some = mx_min(channels - channel, n - to);
+        if (count > 0 && runs[count - 1].from + runs[count - 1].n == at)
+            runs[count - 1].n += some;
+        else
+            runs[count++] = (mx_conv_run){at, to, some};
     }
     return count;
 }
@@ -206,9 +220,11 @@ static void put_weights(const job *j, const chunk *k, const float *sums, int64_t
         for (int64_t p = 0; p < k->channels; p++)
             to[(channel + p) * j->p.outputs + row] = line[p];
     else
-        for (int64_t p = 0; p < k->channels; p++)
-            for (int64_t tap = 0; tap < taps; tap++)
-                to[(row * j->p.inputs + channel + p) * taps + tap] = line[tap * k->channels + p];
+        for (int64_t t = 0; t < taps; t++) {
+            float *of_tap = to + (row * j->p.inputs + channel) * taps + tap_at(j, t);
+            for (int64_t p = 0; p < k->channels; p++)
+                of_tap[p * taps] = line[t * k->channels + p];
+        }
 }
 
 static void run_chunk(const job *j, const chunk *k, char *scratch)

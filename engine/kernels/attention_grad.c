@@ -370,10 +370,11 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
     int64_t per_row = (D + V) * 2 * word + D * 4, per_key = (2 * D + V) * word + (D + V) * 4;
     mx_attention_choose_blocks(&p, path, per_row, per_key, 8, 2 * (double)mx_cpu_l2_bytes());
-    int64_t widths[] = {a->n_heads * D * a->queries, a->n_kv_heads * D * a->keys, a->n_kv_heads * V * a->keys};
-    p.stream = mx_should_stream(a->batch * (widths[0] * (int64_t)mx_dtype_bytes(a->dq_dtype) +
-                                            widths[1] * (int64_t)mx_dtype_bytes(a->dk_dtype) +
-                                            widths[2] * (int64_t)mx_dtype_bytes(a->dv_dtype)));
+    /* By the largest result: what reads small ones next finds them in the caches. */
+    int64_t dq = a->queries * a->n_heads * D * (int64_t)mx_dtype_bytes(a->dq_dtype);
+    int64_t dk = a->keys * a->n_kv_heads * D * (int64_t)mx_dtype_bytes(a->dk_dtype);
+    int64_t dv = a->keys * a->n_kv_heads * V * (int64_t)mx_dtype_bytes(a->dv_dtype);
+    p.stream = mx_should_stream(a->batch * mx_max(dq, mx_max(dk, dv)));
     calls c;
     MX_TRY(choose_calls(path, &p, scratch, &c));
     c.in_turn = a->dbias && a->bias_query == 0;

@@ -173,7 +173,8 @@ static void multiply(const job *j, const chunk *k, int64_t column, int64_t words
     for (int64_t i = 0; i < tiles; i++) {
         if (then)
             mx_conv_copy_ask(then, &j->planes, k->channel, k->channel + k->channels, part * tiles + i, parts * tiles);
-        j->u->kernel(words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr, nr, onto);
+        j->u->kernel(words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr, nr, onto,
+                     NULL);
     }
 }
 

@@ -254,7 +254,7 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
                          parts * tiles);
         if (!j->stream)
             ask_for_results(j, row, m, runs, n_runs);
-        j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0);
+        j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0, NULL);
         if (last)
             put(j, c->group, row, m, runs, n_runs, to);
     }

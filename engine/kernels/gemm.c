@@ -30,6 +30,10 @@ __attribute__((constructor)) static void choose_blas_core(void)
 /* Below this many multiply-adds a second thread costs more than it saves. */
 enum { SMALL_PRODUCT = 96 * 96 * 96 };
 
+/* Below this OpenBLAS multiplies f32 faster than we do, and on one thread, so that its bits do not depend on how many
+ * there are. */
+enum { BLAS_PRODUCT = 64 * 64 * 64 };
+
 /* Rows of an f32 product computed before they are rounded to a bf16 C: about 4 MiB of scratch. */
 enum { ROUNDED_AT_ONCE = 1 << 20 };
 
@@ -130,7 +134,8 @@ static mx_status run(const mx_gemm *g, int threads)
         start_c(g);
         return MX_OK;
     }
-    bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    bool small = work < SMALL_PRODUCT;
     if (mx_gemm_is_thin_i8(g))
         return mx_gemm_thin_i8(g, small ? 1 : threads);
     if (g->block_b && g->b.dtype == MX_I8)
@@ -143,8 +148,8 @@ static mx_status run(const mx_gemm *g, int threads)
             return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, small ? 1 : threads);
     }
-    if (!small && multiplies_f32())
-        return mx_gemm_packed(g, threads);
+    if (work >= BLAS_PRODUCT && multiplies_f32())
+        return mx_gemm_packed(g, small ? 1 : threads);
     if (c_bf16)
         return sgemm_rounded(g);
     sgemm(g);

@@ -40,6 +40,12 @@ typedef void mx_micro_store(int64_t m, int64_t n, const float *tile, int64_t ld_
 typedef void mx_micro_scale(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows,
                             mx_scale of_columns);
 
+/* Memory that is needed soon: `rows` pieces of `bytes`, `step` bytes apart. */
+typedef struct mx_ahead {
+    const char *at;
+    int64_t bytes, step, rows;
+} mx_ahead;
+
 typedef struct mx_micro {
     const char *instruction; /* the one that multiplies */
     int mr, nr, k_group, k_unit, k_extra;
@@ -55,8 +61,9 @@ typedef struct mx_micro {
 
     /* One full tile of mr x nr of C, f32, row stride ldc, from one panel of each operand of `k_words` words of k, a
      * multiple of k_unit, 0 allowed: C = alpha A B, or C += alpha A B. The sum over k is taken in f32. Of i8, C is i32
-     * and alpha 1. */
-    void (*kernel)(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate);
+     * and alpha 1. Meanwhile it may prefetch what `ahead` lists, up to one of no rows; NULL: nothing. */
+    void (*kernel)(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate,
+                   const mx_ahead *ahead);
 
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
     mx_micro_store *store;

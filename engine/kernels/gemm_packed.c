@@ -24,6 +24,12 @@ enum { PARTIAL_SUMS = 4 << 20, SHARED_ROWS = 4096 };
  * in the first-level cache until they are packed. */
 enum { WIDE_ITEMS = 64, WIDE_K = 128 };
 
+/* Elements of k of a panel of B that are packed between two tiles, in whole words and units of k on any path. */
+enum { SLICE = 128 };
+
+/* From so many tiles in a panel on, the source of the next one is prefetched. */
+enum { FEW_TILES = 4 };
+
 typedef struct job {
     const mx_gemm *g;
     const mx_micro *u;
@@ -131,26 +137,28 @@ static void pack_codes(const job *j, const span *s, const mx_matrix *x, int64_t 
                                              packed + i * s->k_words + p / j->u->k_group * width);
 }
 
-/* Packs n items of an operand from `item` on. */
-static void pack(const job *j, const span *s, const mx_matrix *x, int64_t item, int64_t n, uint32_t *packed)
+/* Packs n items of an operand from `item` on, elements k.begin to k.end of the block of k: all, or of one panel. */
+static void pack(const job *j, const span *s, const mx_matrix *x, int64_t item, int64_t n, range k, uint32_t *packed)
 {
     bool is_b = x == &j->g->b;
+    int64_t width = is_b ? j->u->nr : j->u->mr;
     if (!mx_dtype_is_code(x->dtype) || (j->g->a.dtype == MX_I8 && j->g->b.dtype == MX_I8)) {
-        const char *from = is_b ? at_op(x, s->p, item) : at_op(x, item, s->p);
-        (is_b ? j->u->pack_b : j->u->pack_a)(n, s->k, from, x->dtype, x->stride, x->trans, packed);
+        const char *from = is_b ? at_op(x, s->p + k.begin, item) : at_op(x, item, s->p + k.begin);
+        (is_b ? j->u->pack_b : j->u->pack_a)(n, k.end - k.begin, from, x->dtype, x->stride, x->trans,
+                                             packed + k.begin / j->u->k_group * width);
         return;
     }
-    int64_t width = is_b ? j->u->nr : j->u->mr, step = WIDE_ITEMS / width * width;
+    int64_t step = WIDE_ITEMS / width * width;
     for (int64_t i = 0; i < n; i += step)
-        for (int64_t p = 0; p < s->k; p += WIDE_K)
+        for (int64_t p = k.begin; p < k.end; p += WIDE_K)
             pack_codes(j, s, x, item + i, mx_min(step, n - i), p, packed + i * s->k_words);
 }
 
-static void pack_b(const job *j, const span *s, range panels)
+static void pack_b(const job *j, const span *s, range panels, range k, uint32_t *packed)
 {
     int64_t first = panels.begin * j->u->nr, n = mx_min(panels.end * j->u->nr, s->columns) - first;
     if (n > 0)
-        pack(j, s, &j->g->b, s->column + first, n, j->b + first * s->k_words);
+        pack(j, s, &j->g->b, s->column + first, n, k, packed);
 }
 
 /* `origin`: the panel with which the packed block begins. */
@@ -158,25 +166,79 @@ static void pack_a(const job *j, const span *s, range panels, int64_t origin, ui
 {
     int64_t first = panels.begin * j->u->mr, m = mx_min(panels.end * j->u->mr, s->rows) - first;
     if (m > 0)
-        pack(j, s, &j->g->a, s->row + first, m, packed + (first - origin * j->u->mr) * s->k_words);
+        pack(j, s, &j->g->a, s->row + first, m, (range){0, s->k}, packed + (first - origin * j->u->mr) * s->k_words);
 }
 
-/* Prefetches part `i` of `n` of what pack_b will read of panel `jp`. Packing is bound by memory, the kernel is not. So
- * the next panel is prefetched between the tiles of this one. */
-static void prefetch_b(const job *j, const span *s, int64_t jp, int64_t i, int64_t n)
+/* ---- what is prefetched while a tile is computed ---- */
+
+/* Who packs B: all threads have done it, or this thread packs each panel between the tiles of the one before it, for
+ * these rows alone or for more. */
+typedef enum { PACKED, FOR_THESE, FOR_MORE } packing;
+
+/* The next panel of B: its source in units, rows of it as it is stored, and what becomes of them. B transposed is read
+ * in slices of k, whose rows are columns of the panel. */
+typedef struct next_panel {
+    int64_t panel, columns;
+    uint32_t *to;
+    int64_t slice, slices;    /* elements of k that are packed at once, and how often */
+    int64_t units, in_slice;  /* of all slices, and of each; 0: there is no next panel */
+    int64_t done, unit_step;  /* units that are prefetched, and how many during one tile */
+    int64_t words, word_step; /* the same of words of packed B */
+    int64_t packed;           /* slices */
+} next_panel;
+
+/* `tiles`: those of a panel, before the last of which all is prefetched. Few tiles take less time than the memory, and
+ * what they prefetch only delays them. A panel with words beyond those of k is packed as a whole. */
+static next_panel next_panel_of(const job *j, const span *s, int64_t panel, int64_t tiles, packing packs, uint32_t *to)
 {
-    enum { LINE = 64 };
+    next_panel next = {.panel = panel, .to = to, .columns = mx_min(j->u->nr, s->columns - panel * j->u->nr)};
+    bool whole = j->u->k_extra > 0 || (j->g->b.trans && tiles <= mx_ceil_div(s->k, SLICE));
+    next.slice = whole ? s->k : SLICE;
+    next.slices = mx_ceil_div(s->k, next.slice);
+    next.in_slice = j->g->b.trans ? next.columns : next.slice;
+    next.units = j->g->b.trans ? next.slices * next.columns : s->k;
+    next.unit_step = mx_ceil_div(next.units, mx_max(tiles - 1, 1));
+    next.word_step = mx_ceil_div(s->k_words * j->u->nr, mx_ceil_div(next.units, next.unit_step));
+    if (packs == FOR_THESE) /* it is in the cache */
+        next.word_step = 0;
+    if (tiles < FEW_TILES)
+        next.done = next.units;
+    return next;
+}
+
+/* Units [begin, end) of the source, of one slice if B is transposed. */
+static mx_ahead source_of(const job *j, const span *s, const next_panel *next, int64_t begin, int64_t end)
+{
     const mx_matrix *b = &j->g->b;
-    int64_t first = jp * j->u->nr, columns = mx_min(j->u->nr, s->columns - first);
-    range rows = part((range){0, b->trans ? columns : s->k}, i, n);
-    int64_t bytes = (b->trans ? s->k : columns) * (int64_t)mx_dtype_bytes(b->dtype);
-    int64_t step = b->stride * (int64_t)mx_dtype_bytes(b->dtype);
-    const char *row = at_op(b, s->p, s->column + first) + rows.begin * step;
-    for (int64_t r = rows.begin; r < rows.end; r++, row += step) {
-        for (int64_t x = 0; x < bytes; x += LINE)
-            __builtin_prefetch(row + x, 0, 2);
-        __builtin_prefetch(row + bytes - 1, 0, 2);
+    int64_t column = s->column + next->panel * j->u->nr, length = next->columns, k = begin;
+    if (b->trans) {
+        k = begin / next->in_slice * next->slice;
+        column += begin % next->in_slice;
+        length = mx_min(next->slice, s->k - k);
     }
+    const char *at = at_op(b, s->p + k, column);
+    int64_t element = (int64_t)mx_dtype_bytes(b->dtype), beyond = (int64_t)((uintptr_t)at % 64);
+    return (mx_ahead){at - beyond, length * element + beyond, b->stride * element, end - begin};
+}
+
+/* Lists what is prefetched during the next tile: the sources of some units, and where they will be packed. */
+static void list_ahead(const job *j, const span *s, next_panel *next, mx_ahead *ahead)
+{
+    int64_t begin = next->done, end = mx_min(begin + next->unit_step, next->units), middle = end;
+    ahead->rows = 0;
+    if (begin == end || next->in_slice == 0)
+        return;
+    if (j->g->b.trans)
+        middle = mx_min(mx_round_up(begin + 1, next->in_slice), end);
+    const uint32_t *packed = next->to + next->words;
+    *ahead++ = source_of(j, s, next, begin, middle);
+    if (middle < end)
+        *ahead++ = source_of(j, s, next, middle, end);
+    if (next->word_step > 0)
+        *ahead++ = (mx_ahead){(const char *)packed, next->word_step * 4, 0, 1};
+    ahead->rows = 0;
+    next->words += next->word_step;
+    next->done = end;
 }
 
 static mx_scale scale_from(mx_scale s, int64_t i) { return (mx_scale){s.value ? s.value + i * s.step : NULL, s.step}; }
@@ -189,8 +251,10 @@ static void scale_tile(const job *t, int64_t i, int64_t j, int64_t m, int64_t n,
                 scale_from(g->scale_b, j));
 }
 
-/* One tile: m x n of C, row panel `ip` of the superblock, column panel `jp` of the span. */
-static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b)
+/* One tile: m x n of C, row panel `ip` of the superblock, column panel `jp` of the span. `ahead`: room for C, and then
+ * what else to prefetch. */
+static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b,
+                 mx_ahead *ahead)
 {
     const mx_gemm *g = j->g;
     const mx_micro *u = j->u;
@@ -199,9 +263,11 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     int64_t m = mx_min(mr, s->rows - i), n = mx_min(nr, s->columns - n_at);
     char *c = at(&g->c, s->row + i, s->column + n_at);
     const float *bias = g->bias && s->last ? g->bias + s->column + n_at : NULL;
+    int64_t element = (int64_t)mx_dtype_bytes(g->c.dtype);
+    *ahead = (mx_ahead){c, n * element, g->c.stride * element, m};
     if (j->partial) {
         float *sums = j->partial + (jp * j->super_panels + ip) * mr * nr;
-        u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first);
+        u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first, s->last ? ahead : ahead + 1);
         if (s->last && j->scaled)
             scale_tile(j, s->row + i, s->column + n_at, m, n, nr, sums);
         if (s->last)
@@ -210,27 +276,47 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     }
     bool accumulate = g->accumulate || !s->first;
     if (!mx_is_bf16(g->c.dtype) && !j->scaled && m == mr && n == nr && !bias) {
-        u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
+        u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate, ahead + 1);
         return;
     }
     _Alignas(64) float sums[MX_MICRO_MAX_TILE];
-    u->kernel(s->k_words, a, b, g->alpha, sums, nr, false);
+    u->kernel(s->k_words, a, b, g->alpha, sums, nr, false, ahead);
     if (j->scaled)
         scale_tile(j, s->row + i, s->column + n_at, m, n, nr, sums);
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
-/* `packs`: this thread packs each panel of B just before it uses it. */
-static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, bool packs)
+/* Packs the slices of the next panel whose units are among the first `there`. */
+static void pack_next(const job *j, const span *s, next_panel *next, int64_t there)
 {
-    int64_t a_panel = j->u->mr * s->k_words, b_panel = j->u->nr * s->k_words;
-    for (int64_t jp = columns.begin; jp < columns.end; jp++) {
-        if (packs)
-            pack_b(j, s, (range){jp, jp + 1});
-        for (int64_t ip = rows.begin; ip < rows.end; ip++) {
-            if (packs && jp + 1 < columns.end)
-                prefetch_b(j, s, jp + 1, ip - rows.begin, rows.end - rows.begin);
-            tile(j, s, ip, jp, a + (ip - rows.begin) * a_panel, j->b + jp * b_panel);
+    for (; next->packed < next->slices; next->packed++) {
+        if (mx_min((next->packed + 1) * next->in_slice, next->units) > there)
+            return;
+        int64_t k = next->packed * next->slice;
+        pack_b(j, s, (range){next->panel, next->panel + 1}, (range){k, mx_min(k + next->slice, s->k)}, next->to);
+    }
+}
+
+/* Packing waits for memory, the kernel does not. So a slice is prefetched during some tiles, and packed after the next
+ * one. Whole panels would push themselves out of the caches where rows of B are a multiple of 4 KiB apart. Panels for
+ * these rows alone take turns in two places, which stay in the second-level cache. */
+static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, packing packs)
+{
+    int64_t a_panel = j->u->mr * s->k_words, b_panel = j->u->nr * s->k_words, tiles = rows.end - rows.begin;
+    uint32_t *b = j->b + columns.begin * b_panel;
+    if (packs != PACKED && columns.begin < columns.end)
+        pack_b(j, s, (range){columns.begin, columns.begin + 1}, (range){0, s->k}, b);
+    for (int64_t jp = 0; jp < columns.end - columns.begin; jp++) {
+        int64_t panel = columns.begin + jp, turns = packs == FOR_THESE ? 2 : INT64_MAX;
+        next_panel next = {0};
+        if (packs != PACKED && panel + 1 < columns.end)
+            next = next_panel_of(j, s, panel + 1, tiles, packs, b + (jp + 1) % turns * b_panel);
+        for (int64_t i = 0; i < tiles; i++) {
+            int64_t there = i == tiles - 1 ? next.units : next.done;
+            mx_ahead ahead[5];
+            list_ahead(j, s, &next, ahead + 1);
+            tile(j, s, rows.begin + i, panel, a + i * a_panel, b + jp % turns * b_panel, ahead);
+            pack_next(j, s, &next, there);
         }
     }
 }
@@ -253,8 +339,10 @@ static void run_span(const job *j, const span *s, int thread, int threads)
     bool share_a = grid_n > 1, share_b = grid_m > 1;
     if (share_a)
         pack_a(j, s, part(row_panels, thread, threads), 0, j->a);
-    if (share_b)
-        pack_b(j, s, part(column_panels, thread, threads));
+    if (share_b) {
+        range own = part(column_panels, thread, threads);
+        pack_b(j, s, own, (range){0, s->k}, j->b + own.begin * u->nr * s->k_words);
+    }
     wait_for_all(threads);
 
     range columns = part(column_panels, thread % grid_n, grid_n), mine = part(row_panels, thread / grid_n, grid_m);
@@ -264,7 +352,7 @@ static void run_span(const job *j, const span *s, int thread, int threads)
         uint32_t *a = share_a ? j->a + rows.begin * u->mr * s->k_words : j->a + thread * j->a_block;
         if (!share_a)
             pack_a(j, s, rows, rows.begin, a);
-        multiply(j, s, rows, columns, a, !share_b && chunk == 0);
+        multiply(j, s, rows, columns, a, share_b || chunk > 0 ? PACKED : chunks == 1 ? FOR_THESE : FOR_MORE);
     }
     wait_for_all(threads);
 }

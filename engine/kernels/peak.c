@@ -111,7 +111,7 @@ static void multiply_cached(const cached *c, const uint32_t *a, int64_t rounds)
         u->begin();
     for (int64_t r = 0; r < rounds; r++)
         for (int64_t panel = 0; panel < c->panels; panel++)
-            u->kernel(c->words, a + panel * u->mr * c->words, b, 1, sums, u->nr, true);
+            u->kernel(c->words, a + panel * u->mr * c->words, b, 1, sums, u->nr, true, NULL);
     if (u->end)
         u->end();
 }

@@ -6,6 +6,7 @@
  * four i8, whose products are summed in i32: tiles move words, so only packing and one instruction differ. */
 #include "kernels/amx/tiles.h"
 #include "kernels/context.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/transpose.h"
 
 enum { MR = 32, NR = 32, BLOCK_WORDS = 2 * TILE_WORDS };
@@ -141,15 +142,21 @@ static void pack_b_i8(int64_t n, int64_t k, const void *src, mx_dtype dtype, int
     } while (0)
 
 /* Tiles 0 to 3 += A B. A passes by without pushing the panel of B, which every panel of A meets, out of the first-level
- * cache. In each step two rows of the block of C below this one, most often the next, are asked for. */
-MX_INLINE void multiply(bool bytes, int64_t k_words, const uint32_t *a, const uint32_t *b, const float *c, int64_t ldc)
+ * cache. In each step two rows of the block of C below this one, most often the next, are asked for, and some
+ * lines of what is ahead. */
+MX_INLINE void multiply(bool bytes, int64_t k_words, const uint32_t *a, const uint32_t *b, const float *c, int64_t ldc,
+                        const mx_ahead *ahead)
 {
+    static const mx_ahead nothing = {0};
+    const mx_ahead *first = ahead ? ahead : &nothing;
+    prefetcher others = prefetcher_of(*first, first->rows > 0 ? first + 1 : NULL, k_words / TILE_LINES);
     const char *next = (const char *)c + MR * ldc * (int64_t)sizeof *c;
     for (int64_t w = 0; w < k_words; w += TILE_LINES, a += BLOCK_WORDS, b += BLOCK_WORDS) {
         for (int64_t row = w / 8; w < 8 * MR && row < w / 8 + 2; row++) {
             _mm_prefetch(next + row * ldc * (int64_t)sizeof *c, _MM_HINT_T0);
             _mm_prefetch(next + row * ldc * (int64_t)sizeof *c + LINE_BYTES, _MM_HINT_T0);
         }
+        prefetch_some(&others);
         _tile_stream_loadd(4, a, LINE_BYTES);
         _tile_loadd(6, b, LINE_BYTES);
         ADD_PRODUCT(bytes, 0, 4, 6);
@@ -161,14 +168,15 @@ MX_INLINE void multiply(bool bytes, int64_t k_words, const uint32_t *a, const ui
     }
 }
 
-static void kernel(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate)
+static void kernel(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate,
+                   const mx_ahead *ahead)
 {
     int64_t bytes = ldc * (int64_t)sizeof *c;
     if (alpha == 1.0f && accumulate)
         sums_load(c, bytes);
     else
         sums_zero();
-    multiply(false, k_words, a, b, c, ldc);
+    multiply(false, k_words, a, b, c, ldc, ahead);
     if (alpha == 1.0f) {
         sums_store(c, bytes);
         return;
@@ -187,7 +195,7 @@ static void kernel(int64_t k_words, const void *a, const void *b, float alpha, f
 }
 
 static void kernel_i8(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc,
-                      bool accumulate)
+                      bool accumulate, const mx_ahead *ahead)
 {
     (void)alpha;
     int64_t bytes = ldc * (int64_t)sizeof *c;
@@ -195,7 +203,7 @@ static void kernel_i8(int64_t k_words, const void *a, const void *b, float alpha
         sums_load(c, bytes);
     else
         sums_zero();
-    multiply(true, k_words, a, b, c, ldc);
+    multiply(true, k_words, a, b, c, ldc, ahead);
     sums_store(c, bytes);
 }
 

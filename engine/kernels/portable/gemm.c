@@ -31,8 +31,9 @@ static void pack_b(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_
 }
 
 static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
-                   bool accumulate)
+                   bool accumulate, const mx_ahead *ahead)
 {
+    (void)ahead;
     const float *a = packed_a, *b = packed_b;
     float sum[MR][NR] = {{0}};
     for (int64_t p = 0; p < k_words; p++, a += MR, b += NR)
@@ -103,9 +104,9 @@ const mx_micro mx_micro_f32_portable = {.instruction = "MULPS",
 
 /* i8 is packed as all else, since f32 holds it; the sums are i32. */
 static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
-                      bool accumulate)
+                      bool accumulate, const mx_ahead *ahead)
 {
-    (void)alpha;
+    (void)alpha, (void)ahead;
     const float *a = packed_a, *b = packed_b;
     int32_t *sums = (int32_t *)c;
     for (int i = 0; i < MR; i++)

@@ -21,35 +21,46 @@ static inline vf load_words(const uint32_t *p) { return vf_load((const float *)p
 typedef vf words;
 #endif
 
-static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
-                   bool accumulate)
+/* Adds the products of one word of k, whose words follow a and b. */
+MX_INLINE void add_word(vf sum[MR][NV], const uint32_t *a, const uint32_t *b)
 {
+    words column[NV];
+#pragma GCC unroll 3
+    for (int j = 0; j < NV; j++)
+        column[j] = load_words(b + j * VL);
+    for (int j = 0; j < NR; j += 16)
+        _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
+    _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++) {
+        words row = broadcast(a + i);
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = multiply_add(sum[i][j], row, column[j]);
+    }
+}
+
+static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
+                   bool accumulate, const mx_ahead *ahead)
+{
+    enum { STEP = 4 };
     const uint32_t *a = packed_a, *b = packed_b;
+    prefetcher others = prefetcher_of((mx_ahead){(const char *)c, NR * 4, ldc * 4, MR}, ahead, k_words / STEP);
     vf sum[MR][NV]; /* in registers: every loop over it is unrolled */
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 3
         for (int j = 0; j < NV; j++)
             sum[i][j] = vf_zero();
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < NR; j += 16)
-            _mm_prefetch((const char *)(c + i * ldc + j), _MM_HINT_T0);
+    int64_t p = 0;
+    for (; p + STEP <= k_words; p += STEP, a += STEP * MR, b += STEP * NR) {
+        prefetch_some(&others);
 #pragma GCC unroll 4
-    for (int64_t p = 0; p < k_words; p++) {
-        words column[NV];
-        for (int j = 0; j < NV; j++)
-            column[j] = load_words(b + j * VL);
-        for (int j = 0; j < NR; j += 16)
-            _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
-        _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
-        for (int i = 0; i < MR; i++) {
-            words row = broadcast(a + i);
-            for (int j = 0; j < NV; j++)
-                sum[i][j] = multiply_add(sum[i][j], row, column[j]);
-        }
-        a += MR;
-        b += NR;
+        for (int w = 0; w < STEP; w++)
+            add_word(sum, a + w * MR, b + w * NR);
     }
+    for (; p < k_words; p++, a += MR, b += NR)
+        add_word(sum, a, b);
     vf scale = vf_set1(alpha);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)

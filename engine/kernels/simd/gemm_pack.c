@@ -219,14 +219,14 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
 }
 
 #if MX_SIMD_512
-/* ---- panels of B, f32 or bf16, in vectors of 16 words ---- */
+/* ---- f32 or bf16 in vectors of 16 words ---- */
 
-MX_INLINE bool is_wide(int width, word_kind kind)
+MX_INLINE bool is_wide(word_kind kind)
 {
 #if defined(MX_SIMD_AVX512_BF16)
-    return kind <= PAIRS && width % VL == 0;
+    return kind <= PAIRS;
 #else
-    return kind <= SINGLES && width % VL == 0;
+    return kind <= SINGLES;
 #endif
 }
 
@@ -304,6 +304,36 @@ MX_INLINE void pack_wide_across(const source *s, int width, uint32_t *out, word_
                     vi_store((int32_t *)out + item * words + w * width + r,
                              wide_word_of_items(s, item + r, w, s->length - item - r, kind));
 }
+
+/* Words w and w + 1 of 16 neighbouring items, in two panels of 8. */
+MX_INLINE void pack_eights(const source *s, int64_t item, int64_t w, uint32_t *out, word_kind kind)
+{
+    int64_t words = words_of(s->k, kind), left = s->length - item;
+    bool two = w + 1 < words;
+    vi x = wide_word_of_items(s, item, w, left, kind);
+    vi y = two ? wide_word_of_items(s, item, w + 1, left, kind) : vi_set1(0);
+    uint32_t *panel = out + item * words + w * 8;
+    __mmask16 there = two ? 0xffff : 0xff;
+    _mm512_mask_storeu_epi32(panel, there, _mm512_shuffle_i64x2(x, y, _MM_SHUFFLE(1, 0, 1, 0)));
+    if (left > 8)
+        _mm512_mask_storeu_epi32(panel + 8 * words, there, _mm512_shuffle_i64x2(x, y, _MM_SHUFFLE(3, 2, 3, 2)));
+}
+
+/* The same for panels of 8: whole cache lines, and the lines of the next words are prefetched. */
+MX_INLINE void pack_eights_across(const source *s, uint32_t *out, word_kind kind)
+{
+    enum { WORDS = 8 };
+    int64_t words = words_of(s->k, kind), bytes = s->dtype == MX_BF16 ? 2 : 4, line = 64 / bytes;
+    for (int64_t first = 0; first < words; first += WORDS)
+        for (int64_t start = 0; start < s->length; start += line)
+            for (int64_t w = first; w < mx_min(first + WORDS, words); w += 2) {
+                const char *next = s->data + ((w + WORDS) * per_word(kind) * s->stride + start) * bytes;
+                for (int i = 0; i < 2 * per_word(kind); i++)
+                    _mm_prefetch(next + i * s->stride * bytes, _MM_HINT_T0);
+                for (int64_t item = start; item < mx_min(start + line, s->length); item += VL)
+                    pack_eights(s, item, w, out, kind);
+            }
+}
 #endif
 
 /* The loops for one dtype, which is a constant in them. */
@@ -311,7 +341,11 @@ MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void 
 {
     s.dtype = dtype;
 #if MX_SIMD_512
-    if (is_wide(width, kind)) {
+    if (is_wide(kind) && width == 8 && !along) {
+        pack_eights_across(&s, packed, kind);
+        return;
+    }
+    if (is_wide(kind) && width % VL == 0) {
         along ? pack_wide_along(&s, width, packed, kind) : pack_wide_across(&s, width, packed, kind);
         return;
     }

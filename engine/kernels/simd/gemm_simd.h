@@ -3,6 +3,7 @@
 #define MX_KERNELS_SIMD_GEMM_SIMD_H
 
 #include "kernels/gemm_micro.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/simd.h"
 
 /* The register block: mr x (nr / VL) sums, nr / VL vectors of B and a broadcast of A fill the vector registers. */

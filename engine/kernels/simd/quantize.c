@@ -1,4 +1,5 @@
-/* Codes become bf16 by shifts and tables of 16 bytes, 64 codes at a time (AVX2: 32). */
+/* Codes become bf16 by shifts and tables of 16 bytes, 64 codes at a time (AVX2: 32). Reals become i8 a vector at a
+ * time; the compiler makes vectors of the loops for 8-bit floats. */
 #include "kernels/context.h"
 
 #include "kernels/quantize_loops.h"
@@ -127,4 +128,62 @@ static void widen(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride,
             values[i * n + j] = (mx_bf16)(mx_bits_of_float((float)(int8_t)codes[i * stride + j]) >> 16);
 }
 
-const mx_quantize_paths MX_SIMD_NAME(mx_quantize) = QUANTIZE_LOOPS;
+/* ---- to i8 ---- */
+
+MX_INLINE vf load_reals(const void *x, source from, int64_t i, int64_t n)
+{
+    if (from == AS_BF16)
+        return n >= VL ? vf_load_bf16((const mx_bf16 *)x + i) : vf_load_bf16_part((const mx_bf16 *)x + i, n);
+    vf value = n >= VL ? vf_load((const float *)x + i) : vf_load_part((const float *)x + i, n);
+    if (from == AS_F32)
+        return value;
+    vi bits = vf_bits(value), odd = vi_and(vi_shr(bits, 16), vi_set1(1)), upper = vi_set1((int32_t)0xffff0000u);
+    vi quiet = vi_and(vi_or(bits, vi_set1(0x400000)), upper);
+    vi rounded = vi_and(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), upper);
+    return vf_select(vf_is_nan(value), vi_float(quiet), vi_float(rounded));
+}
+
+/* The codes nearest to x. A NaN passes both limits, which are the first operands. Its conversion is 0x80000000, whose
+ * last byte is the code 0. */
+MX_INLINE __m128i codes_of(vf x)
+{
+    vi code = vf_to_vi(vf_max(vf_set1(-128), vf_min(vf_set1(127), x)));
+#if MX_SIMD_512
+    return _mm512_cvtepi32_epi8(code);
+#else
+    code = vi_and(code, vi_set1(0xff));
+    __m128i shorts = _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+    return _mm_packus_epi16(shorts, shorts);
+#endif
+}
+
+MX_INLINE void to_i8_of(const mx_quantize_part *p, source from, const float *column, uint8_t *codes)
+{
+    vf inverse = vf_set1(p->inverse);
+    for (int64_t i = 0; i < p->rows; i++, codes += p->stride) {
+        const char *x = row_of(p, from, i);
+        vf row = vf_set1(factor_of(p, i));
+        for (int64_t j = 0; j < p->n; j += VL) {
+            int64_t n = p->n - j;
+            _mm_prefetch(x + (p->stride + j) * (from == AS_BF16 ? 2 : 4), _MM_HINT_T0); /* the next row */
+            vf value = load_reals(x, from, j, n) * row;
+            if (column)
+                value = value * (n >= VL ? vf_load(column + j) : vf_load_part(column + j, n));
+            __m128i result = codes_of(value * inverse);
+            if (n >= VL)
+                memcpy(codes + j, &result, VL);
+            else
+                memcpy(codes + j, &result, (size_t)n);
+        }
+    }
+}
+
+static void to_nearest(const mx_quantize_part *p, mx_dtype code, uint8_t *codes)
+{
+    if (code == MX_I8)
+        SPECIALIZED(to_i8_of, p, codes);
+    else
+        round_to_codes(p, code, codes);
+}
+
+const mx_quantize_paths MX_SIMD_NAME(mx_quantize) = QUANTIZE_LOOPS(to_nearest);

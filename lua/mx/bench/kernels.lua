@@ -47,8 +47,8 @@ local function sizes(...)
     return table.concat({ ... }, "x")
 end
 
--- The product a b with the transpositions in `o`. OpenBLAS computes the portable path's f32 products, so their plain form
--- is a sum of products.
+-- The product a b with the transpositions in `o`. OpenBLAS computes the portable path's f32 products, so the plain form
+-- of f32 is a sum of products.
 local function product(a, b, o, plain)
     if not (plain and a:dtype() == "f32") then
         return mx.matmul(a, b, o)

@@ -177,29 +177,32 @@ void mx_conv_panel_cut(const mx_micro *u, const mx_conv_run *runs, int64_t n_run
         }
 }
 
-void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
-                        uint32_t *packed)
+/* From `copy` at at[e], or if it is NULL from x, whose elements are `step` apart. */
+static void pack_panel(const mx_micro *u, const mx_conv_panel *panel, const float *copy, const int64_t *at, mx_array x,
+                       int64_t step, int64_t k, uint32_t *packed)
 {
     const mx_conv_paths *paths = mx_kernels_current()->conv;
     int64_t width = part_width(u), words = u->k_unit > 1 ? u->k_unit : mx_conv_words(u, k);
+    bool pairs = u->k_group == 2;
     for (int64_t e = 0; e < k; e += words * u->k_group)
         for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
             int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
-            paths->gather(copy, n, at + e, panel->runs[q], panel->n_runs[q], u->k_group == 2, width, packed);
+            if (copy)
+                paths->gather(copy, n, at + e, panel->runs[q], panel->n_runs[q], pairs, width, packed);
+            else
+                paths->take(mx_conv_part(x, e * step), n, step, panel->runs[q], panel->n_runs[q], pairs, width, packed);
             memset(packed + lines * width, 0, (size_t)((words - lines) * width) * sizeof *packed);
         }
+}
+
+void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
+                        uint32_t *packed)
+{
+    pack_panel(u, panel, copy, at, (mx_array){0}, 0, k, packed);
 }
 
 void mx_conv_panel_take(const mx_micro *u, const mx_conv_panel *panel, mx_array x, int64_t k, int64_t step,
                         uint32_t *packed)
 {
-    const mx_conv_paths *paths = mx_kernels_current()->conv;
-    int64_t width = part_width(u), words = u->k_unit > 1 ? u->k_unit : mx_conv_words(u, k);
-    for (int64_t e = 0; e < k; e += words * u->k_group)
-        for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
-            int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
-            paths->take(mx_conv_part(x, e * step), n, step, panel->runs[q], panel->n_runs[q], u->k_group == 2, width,
-                        packed);
-            memset(packed + lines * width, 0, (size_t)((words - lines) * width) * sizeof *packed);
-        }
+    pack_panel(u, panel, NULL, NULL, x, step, k, packed);
 }

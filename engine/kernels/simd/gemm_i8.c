@@ -27,15 +27,21 @@ MX_INLINE void store_sums(vi sum[MR][NV], float *c, int64_t ldc, bool accumulate
         }
 }
 
-MX_INLINE void add_shorts(vi sum[MR][NV], const int32_t *a, const int32_t *b)
+/* The words of B for one word of k; what follows in both panels is asked for. */
+MX_INLINE void load_columns(vi column[NV], const int32_t *a, const int32_t *b)
 {
-    vi column[NV];
 #pragma GCC unroll 3
     for (int j = 0; j < NV; j++)
         column[j] = vi_load(b + j * VL);
     for (int j = 0; j < NR; j += 16)
         _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
     _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
+}
+
+MX_INLINE void add_shorts(vi sum[MR][NV], const int32_t *a, const int32_t *b)
+{
+    vi column[NV];
+    load_columns(column, a, b);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
         vi row = vi_set1(a[i]);
@@ -89,12 +95,7 @@ const mx_micro MX_SIMD_NAME(mx_micro_i8) = {.instruction = MX_SIMD_512 ? "VPMADD
 __attribute__((target("avx512vnni"))) static inline void add_bytes(vi sum[MR][NV], const int32_t *a, const int32_t *b)
 {
     vi column[NV];
-#pragma GCC unroll 3
-    for (int j = 0; j < NV; j++)
-        column[j] = vi_load(b + j * VL);
-    for (int j = 0; j < NR; j += 16)
-        _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
-    _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
+    load_columns(column, a, b);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
         vi row = vi_set1(a[i]);

@@ -21,12 +21,11 @@ MX_INLINE int64_t lines_of(mx_ahead x) { return x.rows * ((x.bytes + 63) / 64); 
 MX_INLINE prefetcher prefetcher_of(mx_ahead first, const mx_ahead *ahead, int64_t steps)
 {
     static const mx_ahead nothing = {0};
-    prefetcher f = {.now = first, .next = ahead ? ahead : &nothing, .lines = 1};
+    prefetcher f = {.now = first, .next = ahead ? ahead : &nothing};
     int64_t lines = lines_of(first);
     for (const mx_ahead *x = f.next; x->rows > 0; x++)
         lines += lines_of(*x);
-    while (f.lines * steps < lines && steps > 0)
-        f.lines++;
+    f.lines = steps > 0 ? mx_ceil_div(lines, steps) : 0;
     return f;
 }
 

@@ -115,8 +115,7 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
---- Explains one key of MaxText: lines of a table with the key and what stands for it here. nil if MaxText has no such
---- key.
+--- What stands here for a key of MaxText, as lines of a table; nil if MaxText has no such key.
 ---@param key string
 ---@return string[]?
 function words.meaning(key)

@@ -3,6 +3,8 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/embedding.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 #include <omp.h>

@@ -3,6 +3,7 @@
 
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 enum { BLOCK = 1024 };
 

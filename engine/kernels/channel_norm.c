@@ -4,6 +4,7 @@
 #include "core/pool.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
+#include "kernels/reduce.h"
 
 #include <math.h>
 #include <string.h>

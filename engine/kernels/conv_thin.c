@@ -4,6 +4,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/embedding.h"
 #include "kernels/windows.h"
 
 #include <omp.h>

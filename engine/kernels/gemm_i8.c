@@ -2,6 +2,9 @@
  * in place; work is split by rows of B, so no sum is cut. More rows multiply blocks of B that were made real first. */
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
+#include "kernels/gemm_micro.h"
 #include "kernels/inline.h"
 
 #include <omp.h>

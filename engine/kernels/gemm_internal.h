@@ -40,8 +40,10 @@ typedef struct mx_thin_i8_paths {
 /* The product with blocks of i8, for any number of rows: they become real first. */
 mx_status mx_gemm_widened(const mx_gemm *g);
 
-/* sums[j] += the sum over i < rows of x[i * stride + j], j < n. */
-typedef void mx_column_sums_path(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums);
+typedef struct mx_column_paths {
+    /* sums[j] += the sum over i < rows of x[i * stride + j], j < n. */
+    void (*sums)(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums);
+} mx_column_paths;
 
 /* `bytes` of scratch of the calling thread, aligned to 64 bytes and valid until its next call; NULL when there is none.
  * It grows as needed, is kept between calls and freed at exit. */

@@ -13,6 +13,7 @@
 
 #include "kernels/context.h"
 #include "kernels/inline.h"
+#include "kernels/quantize.h"
 
 #include <omp.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "kernels/gemm_internal.h"
 
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 
 #include <omp.h>
 #include <string.h>
@@ -59,15 +60,15 @@ mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 
 void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums)
 {
-    mx_column_sums_path *path = mx_kernels_current()->column_sums;
+    const mx_column_paths *path = mx_kernels_current()->columns;
 #pragma omp parallel for if (rows * n >= MX_PARALLEL_FROM && !omp_in_parallel()) schedule(static)
     for (int64_t column = 0; column < n; column += STRIP) {
         _Alignas(64) float total[STRIP] = {0}, block[STRIP];
         int64_t width = n - column < STRIP ? n - column : STRIP;
         for (int64_t row = 0; row < rows; row += SUM_BLOCK) {
             memset(block, 0, sizeof block);
-            path(rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
-                 (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n, block);
+            path->sums(rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
+                       (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n, block);
             for (int64_t j = 0; j < width; j++)
                 total[j] += block[j];
         }

@@ -4,6 +4,8 @@
 #include "core/pool.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
+#include "kernels/move.h"
+#include "kernels/shape.h"
 
 #include <omp.h>
 #include <string.h>

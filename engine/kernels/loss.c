@@ -2,6 +2,7 @@
 
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "core/element.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
+#include "kernels/shape.h"
 
 #include <string.h>
 

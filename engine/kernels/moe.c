@@ -3,6 +3,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/embedding.h"
 
 #include <math.h>
 #include <omp.h>

@@ -5,7 +5,11 @@
 
 #include "core/clock.h"
 #include "kernels/context.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
+#include "kernels/gemm_micro.h"
 #include "kernels/inline.h"
+#include "kernels/peak_paths.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -157,14 +161,14 @@ mx_status mx_peak_product(mx_dtype dtype, int threads, double seconds, double *f
 
 /* ---- copy ---- */
 
-static double copy_all(mx_peak_copy_path *copy, float *to, const float *from, int64_t n, int threads)
+static double copy_all(const mx_peak_copy_paths *path, float *to, const float *from, int64_t n, int threads)
 {
     double start = mx_host_clock();
 #pragma omp parallel num_threads(threads)
     {
         int64_t pieces = n / 64, part = omp_get_thread_num(), parts = omp_get_num_threads();
         int64_t begin = pieces * part / parts * 64, end = pieces * (part + 1) / parts * 64;
-        copy(to + begin, from + begin, end - begin);
+        path->copy(to + begin, from + begin, end - begin);
     }
     return 2.0 * (double)n * sizeof *to / (mx_host_clock() - start);
 }
@@ -189,7 +193,8 @@ mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
     *bytes_per_s = 0;
     double start = mx_host_clock();
     for (int run = 0; run < LEAST_RUNS || mx_host_clock() - start < seconds; run++) {
-        double rate = copy_all(run % 2 ? mx_peak_copy_portable : mx_kernels_current()->peak_copy, to, from, n, threads);
+        const mx_peak_copy_paths *path = run % 2 ? &mx_peak_copy_portable : mx_kernels_current()->peak_copy;
+        double rate = copy_all(path, to, from, n, threads);
         if (rate > *bytes_per_s)
             *bytes_per_s = rate;
     }

@@ -10,7 +10,9 @@ typedef struct mx_peak_path {
     double (*loop)(int64_t rounds, float *result);
 } mx_peak_path;
 
-/* n floats by streaming stores where there are such; n a multiple of 64, `to` aligned to 64 bytes. */
-typedef void mx_peak_copy_path(float *to, const float *from, int64_t n);
+typedef struct mx_peak_copy_paths {
+    /* n floats by streaming stores where there are such; n a multiple of 64, `to` aligned to 64 bytes. */
+    void (*copy)(float *to, const float *from, int64_t n);
+} mx_peak_copy_paths;
 
 #endif

@@ -2,7 +2,9 @@
 #include "kernels/shape.h"
 
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/inline.h"
+#include "kernels/move.h"
 
 #include <string.h>
 

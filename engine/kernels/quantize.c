@@ -4,6 +4,7 @@
 
 #include "core/float8.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
 #include <omp.h>

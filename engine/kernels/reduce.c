@@ -6,6 +6,7 @@
 #include "kernels/context.h"
 #include "kernels/elementwise.h"
 #include "kernels/inline.h"
+#include "kernels/sort.h"
 
 #include <math.h>
 #include <omp.h>
@@ -387,7 +388,7 @@ static int64_t find_extreme(mx_fold fold, mx_array x, int64_t n, float value)
 {
     bool least = fold == MX_FOLD_MIN;
     float outside = least ? INFINITY : -INFINITY, bound = isnan(value) ? -outside : nextafterf(value, outside);
-    int64_t i = mx_kernels_current()->beyond(x.data, x.dtype, 0, n, bound, least);
+    int64_t i = mx_kernels_current()->sort->beyond(x.data, x.dtype, 0, n, bound, least);
     if (i < n)
         return i;
     return mx_is_bf16(x.dtype) ? find_value_as(x.data, n, value, MX_BF16) : find_value_as(x.data, n, value, MX_F32);

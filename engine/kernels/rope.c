@@ -100,17 +100,17 @@ static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
     int64_t head_bytes = r->head_dim * (int64_t)mx_dtype_bytes(r->dtype), token_values = r->heads * r->head_dim;
     bool stream = part_bytes % 64 == 0 && head_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
                   mx_should_stream(2 * r->tokens * r->heads * head_bytes);
-    mx_rope_path *path = mx_kernels_current()->rope;
+    const mx_rope_paths *path = mx_kernels_current()->rope;
     int64_t at_once = 1 + 8192 / (token_values + 1), pieces = (r->tokens + at_once - 1) / at_once;
 #pragma omp parallel for schedule(static) if (r->tokens * token_values > 16384)
     for (int64_t p = 0; p < pieces; p++) {
         int64_t last = (p + 1) * at_once;
-        path(&(mx_rope_tokens){.rope = r,
-                               .angles = angles,
-                               .row = row,
-                               .first = p * at_once,
-                               .last = last < r->tokens ? last : r->tokens,
-                               .stream = stream});
+        path->rotate(&(mx_rope_tokens){.rope = r,
+                                       .angles = angles,
+                                       .row = row,
+                                       .first = p * at_once,
+                                       .last = last < r->tokens ? last : r->tokens,
+                                       .stream = stream});
     }
 }
 

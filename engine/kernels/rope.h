@@ -52,6 +52,9 @@ typedef struct mx_rope_tokens {
     int64_t first, last;
     bool stream;
 } mx_rope_tokens;
-typedef void mx_rope_path(const mx_rope_tokens *t);
+
+typedef struct mx_rope_paths {
+    void (*rotate)(const mx_rope_tokens *t);
+} mx_rope_paths;
 
 #endif

@@ -1,8 +1,10 @@
 #include "kernels/shape.h"
 
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/inline.h"
+#include "kernels/move.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
 #include "kernels/context.h"
 #include "kernels/elementwise.h"
 #include "kernels/inline.h"
+#include "kernels/reduce.h"
 
 #include <float.h>
 #include <math.h>

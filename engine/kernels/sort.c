@@ -348,7 +348,7 @@ static int64_t next_candidate(const job *j, const void *x, int64_t i, float boun
             i++;
         return i;
     }
-    return mx_kernels_current()->beyond(x, j->x.dtype, i, n, bound, !j->descending);
+    return mx_kernels_current()->sort->beyond(x, j->x.dtype, i, n, bound, !j->descending);
 }
 
 /* The kth least of GROUPS keys, bit by bit. */
@@ -426,9 +426,10 @@ static void select_short(const job *j)
     int64_t lines = j->e.outer, n = j->e.n, bytes = (int64_t)j->bytes;
 #pragma omp parallel for schedule(static) if (lines * n >= MX_PARALLEL_FROM / 4)
     for (int64_t line = 0; line < lines; line += LINES)
-        mx_kernels_current()->best((const char *)j->x.data + line * n * bytes, j->x.dtype, mx_min(LINES, lines - line),
-                                   n, j->k, !j->descending, j->values ? (char *)j->values + line * j->k * bytes : NULL,
-                                   j->ids ? j->ids + line * j->k : NULL);
+        mx_kernels_current()->sort->best((const char *)j->x.data + line * n * bytes, j->x.dtype,
+                                         mx_min(LINES, lines - line), n, j->k, !j->descending,
+                                         j->values ? (char *)j->values + line * j->k * bytes : NULL,
+                                         j->ids ? j->ids + line * j->k : NULL);
 }
 
 /* Threads share the lines, or each long line if there are few. */

@@ -47,14 +47,15 @@ static inline uint32_t mx_sort_key(const void *x, int64_t i, mx_dtype dtype)
     }
 }
 
-/* For one instruction set: the first i in [from, n) for which x[i] <= bound does not hold (with `below`: x[i] >=
- * bound), or n. So NaN is found. x f32 or bf16. */
-typedef int64_t mx_beyond_path(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below);
-
-/* For one instruction set, on one thread: mx_topk of `lines` lines of n <= MX_BEST_N neighbours, f32 or bf16, with
- * 1 <= k <= MX_BEST_K. */
+/* For one instruction set, x f32 or bf16. */
 enum { MX_BEST_N = 1024, MX_BEST_K = 16 };
-typedef void mx_best_path(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest,
-                          void *values, int32_t *ids);
+typedef struct mx_sort_paths {
+    /* The first i in [from, n) for which x[i] <= bound does not hold (with `below`: x[i] >= bound), or n. So NaN is
+     * found. */
+    int64_t (*beyond)(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below);
+    /* On one thread: mx_topk of `lines` lines of n <= MX_BEST_N neighbours, with 1 <= k <= MX_BEST_K. */
+    void (*best)(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
+                 int32_t *ids);
+} mx_sort_paths;
 
 #endif

@@ -1,6 +1,7 @@
 #include "kernels/windows.h"
 
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include <string.h>
 

@@ -6,6 +6,7 @@
 #include "isas.h"
 #include "kernels/context.h"
 #include "kernels/gemm.h"
+#include "kernels/quantize.h"
 
 #include <omp.h>
 #include <string.h>

@@ -3,6 +3,8 @@
 #include "isas.h"
 #include "kernels/context.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
+#include "kernels/gemm_micro.h"
 
 #include <cblas.h>
 #include <omp.h>

@@ -5,6 +5,7 @@
 
 #include "buffers.h"
 #include "check.h"
+#include "kernels/class_loss.h"
 
 #include <omp.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 
 #include "buffers.h"
 #include "check.h"
+#include "kernels/norm.h"
 
 #include <omp.h>
 #include <string.h>

@@ -6,6 +6,7 @@
 
 #include "buffers.h"
 #include "check.h"
+#include "core/element.h"
 
 #include <omp.h>
 #include <string.h>
@@ -133,12 +134,12 @@ static void test_beyond(const char *isa)
                 void *x = make_values(n, dtype, 0, 1);
                 if (place < n)
                     set_value(x, place, place % 2 ? 2 : NAN, dtype);
-                int64_t found = paths->beyond(x, dtype, place / 2, n, 1, false);
+                int64_t found = paths->sort->beyond(x, dtype, place / 2, n, 1, false);
                 CHECK(found == place, "%s: %lld of %lld, found %lld", isa, (long long)place, (long long)n,
                       (long long)found);
                 if (place < n)
                     set_value(x, place, place % 2 ? -1 : NAN, dtype);
-                CHECK(paths->beyond(x, dtype, place / 2, n, 0, true) == place, "%s: below", isa);
+                CHECK(paths->sort->beyond(x, dtype, place / 2, n, 0, true) == place, "%s: below", isa);
                 free(x);
             }
 }

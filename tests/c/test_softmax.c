@@ -3,6 +3,7 @@
 
 #include "buffers.h"
 #include "check.h"
+#include "kernels/softmax.h"
 
 #include <omp.h>
 #include <string.h>

@@ -6,6 +6,7 @@
  * four i8, whose products are summed in i32: tiles move words, so only packing and one instruction differ. */
 #include "kernels/amx/tiles.h"
 #include "kernels/context.h"
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/transpose.h"
 

@@ -1,6 +1,7 @@
 /* The peak of the tile registers. Six tiles of sums: a product takes 16 cycles and its sums are ready after 52. */
 #include "kernels/amx/tiles.h"
 #include "kernels/context.h"
+#include "kernels/peak_paths.h"
 
 static double bf16(int64_t rounds, float *result)
 {

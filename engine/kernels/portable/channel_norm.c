@@ -1,5 +1,7 @@
+#include "kernels/channel_norm.h"
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 
 static void forward(mx_array x, const mx_channel_line *l, void *y, bool stream)
 {

@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/class_loss.h"
 
 static float lse(const void *x, mx_dtype dtype, int64_t n, const float *weight, float *weighted)
 {

@@ -1,4 +1,6 @@
+#include "kernels/conv.h"
 #include "kernels/conv_rows.h"
+#include "kernels/elementwise.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/embedding.h"
 
 static void convert(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
 {

@@ -1,6 +1,9 @@
 /* Matrix products in plain C: the packed scheme for any processor, and the three loops that all else is tested by. */
+#include "kernels/gemm.h"
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/gemm_internal.h"
+#include "kernels/gemm_micro.h"
 
 #include <string.h>
 
@@ -155,7 +158,7 @@ static void blocks(const float *a, const int8_t *b, int64_t stride, const float 
 
 const mx_thin_i8_paths mx_thin_i8_portable = {.whole = whole, .blocks = blocks};
 
-void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
+static void column_sums(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < n; j++)
@@ -193,3 +196,5 @@ void mx_gemm_reference(const mx_gemm *g)
                   g->accumulate);
         }
 }
+
+const mx_column_paths mx_columns_portable = {.sums = column_sums};

@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/loss.h"
 
 #include <math.h>
 

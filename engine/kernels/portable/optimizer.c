@@ -3,6 +3,7 @@
 #include "core/element.h"
 #include "core/rng.h"
 #include "kernels/inline.h"
+#include "kernels/optimizer.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* What every processor of this family has. */
 #include "kernels/context.h"
+#include "kernels/peak_paths.h"
 
 #include <string.h>
 
@@ -27,4 +28,6 @@ static double f32(int64_t rounds, float *result)
 
 const mx_peak_path mx_peak_f32_portable = {"MULPS + ADDPS, 128 bits", f32};
 
-void mx_peak_copy_portable(float *to, const float *from, int64_t n) { memcpy(to, from, (size_t)n * sizeof *to); }
+static void copy(float *to, const float *from, int64_t n) { memcpy(to, from, (size_t)n * sizeof *to); }
+
+const mx_peak_copy_paths mx_peak_copy_portable = {.copy = copy};

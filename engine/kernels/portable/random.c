@@ -1,6 +1,9 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "core/rng.h"
+#include "kernels/elementwise.h"
+#include "kernels/random.h"
 
 #include <string.h>
 

@@ -1,6 +1,8 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
 
 #include <float.h>
 #include <math.h>

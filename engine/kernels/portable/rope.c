@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/rope.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ static void turn(const mx_rope *r, int64_t head, int64_t i, float c, float s)
     mx_set_float(r->y, two, x2 * c + x1 * s, r->dtype);
 }
 
-void mx_rope_portable(const mx_rope_tokens *t)
+static void rotate(const mx_rope_tokens *t)
 {
     const mx_rope *r = t->rope;
     int64_t dim = r->frequencies.dims, bytes = (int64_t)mx_dtype_bytes(r->dtype);
@@ -33,3 +34,5 @@ void mx_rope_portable(const mx_rope_tokens *t)
         }
     }
 }
+
+const mx_rope_paths mx_rope_portable = {.rotate = rotate};

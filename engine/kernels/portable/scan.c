@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/scan.h"
 
 static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y, bool stream)
 {

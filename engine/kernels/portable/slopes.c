@@ -1,6 +1,8 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/elementwise.h"
+#include "kernels/slopes.h"
 
 static float row_equal(mx_array x, int64_t n, float value)
 {

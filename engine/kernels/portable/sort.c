@@ -2,8 +2,9 @@
 
 #include "core/element.h"
 #include "kernels/inline.h"
+#include "kernels/sort.h"
 
-int64_t mx_beyond_portable(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below)
+static int64_t beyond(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below)
 {
     for (int64_t i = from; i < n; i++) {
         float one = mx_get_float(x, i, dtype);
@@ -13,8 +14,8 @@ int64_t mx_beyond_portable(const void *x, mx_dtype dtype, int64_t from, int64_t 
     return n;
 }
 
-void mx_best_portable(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
-                      int32_t *ids)
+static void best_of(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
+                    int32_t *ids)
 {
     uint32_t order = smallest ? 0 : UINT32_MAX, key[MX_BEST_K] = {0};
     int32_t list[MX_BEST_K] = {0};
@@ -40,3 +41,5 @@ void mx_best_portable(const void *x, mx_dtype dtype, int64_t lines, int64_t n, i
         }
     }
 }
+
+const mx_sort_paths mx_sort_portable = {.beyond = beyond, .best = best_of};

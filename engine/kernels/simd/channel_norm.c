@@ -1,6 +1,8 @@
 /* Batch norm and group norm in vectors. */
 #include "kernels/context.h"
 
+#include "kernels/channel_norm.h"
+#include "kernels/elementwise.h"
 #include "kernels/simd/rows.h"
 
 enum { STEP = 4 * VL }; /* elements at a time: a cache line of bf16, or more */

@@ -1,4 +1,6 @@
+#include "kernels/class_loss.h"
 #include "kernels/context.h"
+#include "kernels/reduce.h"
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
 

@@ -14,14 +14,13 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .reduce = &MX_SIMD_NAME(mx_reduce),
     .slopes = &MX_SIMD_NAME(mx_slopes),
     .scan = &MX_SIMD_NAME(mx_scan),
-    .beyond = MX_SIMD_NAME(mx_beyond),
-    .best = MX_SIMD_NAME(mx_best),
+    .sort = &MX_SIMD_NAME(mx_sort),
     .norm = &MX_SIMD_NAME(mx_norm),
     .channels = &MX_SIMD_NAME(mx_channels),
     .softmax = &MX_SIMD_NAME(mx_softmax),
     .conv = &MX_SIMD_NAME(mx_conv),
     .windows = &MX_SIMD_NAME(mx_windows),
-    .rope = MX_SIMD_NAME(mx_rope),
+    .rope = &MX_SIMD_NAME(mx_rope),
     .rows = &MX_SIMD_NAME(mx_rows),
     .moves = &MX_SIMD_NAME(mx_moves),
     .loss = &MX_SIMD_NAME(mx_loss),
@@ -37,7 +36,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .quantize = &MX_SIMD_NAME(mx_quantize),
     .thin = &MX_SIMD_NAME(mx_thin),
     .thin_i8 = &MX_SIMD_NAME(mx_thin_i8),
-    .column_sums = MX_SIMD_NAME(mx_column_sums),
+    .columns = &MX_SIMD_NAME(mx_columns),
     .attention_f32 = &MX_SIMD_NAME(mx_attention_f32),
     .attention_bf16 = &MX_SIMD_NAME(mx_attention_bf16),
     .peak_f32 = &MX_SIMD_NAME(mx_peak_f32),
@@ -46,5 +45,5 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
 #else
     .peak_bf16 = &MX_SIMD_NAME(mx_peak_f32), /* bf16 is multiplied as f32 */
 #endif
-    .peak_copy = MX_SIMD_NAME(mx_peak_copy),
+    .peak_copy = &MX_SIMD_NAME(mx_peak_copy),
 };

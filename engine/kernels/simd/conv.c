@@ -1,4 +1,6 @@
+#include "kernels/conv.h"
 #include "kernels/conv_rows.h"
+#include "kernels/elementwise.h"
 #include "kernels/simd/rows.h"
 #include "kernels/simd/transpose.h"
 

@@ -1,6 +1,7 @@
 /* The row primitives of embedding.h: to = scale from, and to += scale from. */
 #include "kernels/context.h"
 
+#include "kernels/embedding.h"
 #include "kernels/simd/rows.h"
 
 MX_INLINE vf combine(vf to, vf from, vf scale, const bool add)

@@ -1,5 +1,6 @@
 /* The micro-kernels of i8: sums in i32, exact in any order. The blocks of registers are those of gemm_kernel.c. */
 #include "kernels/context.h"
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/gemm_simd.h"
 
 enum { MR = GEMM_MR, NR = GEMM_NR, NV = GEMM_NR / VL };

@@ -1,5 +1,6 @@
 /* The micro-kernels: a register block of mr x nr sums over packed panels. */
 #include "kernels/context.h"
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/gemm_simd.h"
 
 enum { MR = GEMM_MR, NR = GEMM_NR, NV = GEMM_NR / VL };

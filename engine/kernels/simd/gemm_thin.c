@@ -2,6 +2,8 @@
  * packing it would cost more than it saves. B is read once, in place, at the speed of memory. Products are f32. The sum
  * of columns is the same loop with all elements of A equal to 1. */
 #include "kernels/context.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/simd.h"
 
 enum { STEP = 8 }; /* elements of k between two visits to the sums */
@@ -124,12 +126,14 @@ static void columns(const mx_gemm *g, const float *a, int64_t column, int64_t n,
         bf16 ? columns_of(g, a, column, n, MX_BF16, sums, ld_sums) : columns_of(g, a, column, n, MX_F32, sums, ld_sums);
 }
 
-/* Sums of `rows` rows of x, columns 0 <= j < n, added to `sums`, which has room for whole vectors. */
 const mx_thin_paths MX_SIMD_NAME(mx_thin) = {.round = round_row, .columns = columns};
 
-void MX_SIMD_NAME(mx_column_sums)(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
+/* `sums` has room for whole vectors. */
+static void column_sums(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < n; j += VL)
             vf_store(sums + j, vf_load(sums + j) + load(x, dtype, i * stride + j, n - j));
 }
+
+const mx_column_paths MX_SIMD_NAME(mx_columns) = {.sums = column_sums};

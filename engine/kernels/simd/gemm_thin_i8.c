@@ -1,6 +1,8 @@
 /* One row of A against rows of a B of i8: as fast as memory delivers B. Vectors lie along k, four rows of B at a time;
  * the next four are prefetched, since the processor's own prefetching ends with each row. */
 #include "kernels/context.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/simd.h"
 
 enum { LANES = 16, PARTS = LANES / VL, AT_ONCE = 4 };

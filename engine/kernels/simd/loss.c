@@ -1,5 +1,6 @@
 #include "kernels/context.h"
 
+#include "kernels/loss.h"
 #include "kernels/simd/rows.h"
 
 #include <math.h>

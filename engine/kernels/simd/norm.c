@@ -1,6 +1,7 @@
 /* RMSNorm and LayerNorm of rows, forward and backward (norm.h). */
 #include "kernels/context.h"
 
+#include "kernels/norm.h"
 #include "kernels/simd/rows.h"
 
 #include <math.h>

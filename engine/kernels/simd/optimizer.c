@@ -1,5 +1,7 @@
 #include "kernels/context.h"
 
+#include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
 #include "kernels/simd/simd.h"
 
 MX_INLINE vf get(const void *p, bool bf16, int64_t i, int64_t lanes)

@@ -1,6 +1,7 @@
 /* Loops for the peaks of this instruction set. The sums are as many as in the register block of the product kernels:
  * enough to hide the latency of any multiply-add unit. */
 #include "kernels/context.h"
+#include "kernels/peak_paths.h"
 #include "kernels/simd/simd.h"
 
 enum { SUMS = MX_SIMD_512 ? 24 : 12 };
@@ -49,7 +50,7 @@ static double bf16(int64_t rounds, float *result)
 const mx_peak_path MX_SIMD_NAME(mx_peak_bf16) = {"VDPBF16PS, 512 bits", bf16};
 #endif
 
-void MX_SIMD_NAME(mx_peak_copy)(float *to, const float *from, int64_t n)
+static void copy(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4 * VL) {
         prefetch_ahead(from + i, 16 * VL);
@@ -62,3 +63,5 @@ void MX_SIMD_NAME(mx_peak_copy)(float *to, const float *from, int64_t n)
     }
     _mm_sfence();
 }
+
+const mx_peak_copy_paths MX_SIMD_NAME(mx_peak_copy) = {.copy = copy};

@@ -1,6 +1,8 @@
 /* The functions of core/rng.c on vectors, step by step the same. */
 #include "kernels/context.h"
 
+#include "core/rng.h"
+#include "kernels/random.h"
 #include "kernels/simd/vmath.h"
 
 /* Words as the lower halves of 64-bit lanes; what the upper halves are does not matter, so both halves of a product

@@ -1,5 +1,6 @@
 #include "kernels/context.h"
 
+#include "kernels/rope.h"
 #include "kernels/simd/rows.h"
 
 /* Neighbouring lanes change places. */
@@ -142,7 +143,7 @@ MX_INLINE void tokens_of(const mx_rope_tokens *t, const bool interleaved, const 
     t->stream ? tokens(t, interleaved, bf16, true) : tokens(t, interleaved, bf16, false);
 }
 
-void MX_SIMD_NAME(mx_rope)(const mx_rope_tokens *t)
+static void rotate(const mx_rope_tokens *t)
 {
     if (mx_is_bf16(t->rope->dtype))
         t->rope->frequencies.interleaved ? tokens_of(t, true, true) : tokens_of(t, false, true);
@@ -150,3 +151,5 @@ void MX_SIMD_NAME(mx_rope)(const mx_rope_tokens *t)
         t->rope->frequencies.interleaved ? tokens_of(t, true, false) : tokens_of(t, false, false);
     _mm_sfence();
 }
+
+const mx_rope_paths MX_SIMD_NAME(mx_rope) = {.rotate = rotate};

@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include "kernels/scan.h"
 #include "kernels/simd/rows.h"
 
 /* Each lane plus all lanes before it, and the lanes in opposite order. */

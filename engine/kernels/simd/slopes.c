@@ -1,7 +1,10 @@
 /* Gradients of reductions in vectors. */
 #include "kernels/context.h"
 
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
 #include "kernels/simd/rows.h"
+#include "kernels/slopes.h"
 
 MX_INLINE vf count_equal(vf count, vf x, vf value)
 {

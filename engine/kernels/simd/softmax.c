@@ -2,8 +2,10 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include "kernels/reduce.h"
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
+#include "kernels/softmax.h"
 
 #include <float.h>
 #include <math.h>

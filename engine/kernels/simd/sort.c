@@ -2,6 +2,7 @@
 
 #include "kernels/simd/rows.h"
 #include "kernels/simd/transpose.h"
+#include "kernels/sort.h"
 
 #include <math.h>
 
@@ -37,7 +38,7 @@ MX_INLINE int64_t find(const void *x, const bool bf16, int64_t i, int64_t n, flo
     return n;
 }
 
-int64_t MX_SIMD_NAME(mx_beyond)(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below)
+static int64_t beyond(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below)
 {
     if (mx_is_bf16(dtype))
         return below ? find(x, true, from, n, bound, true) : find(x, true, from, n, bound, false);
@@ -226,8 +227,8 @@ MX_INLINE void best_in(const void *x, const bool bf16, int64_t lines, int64_t n,
         best_as(x, bf16, lines, n, k, MX_BEST_K, smallest, values, ids);
 }
 
-void MX_SIMD_NAME(mx_best)(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest,
-                           void *values, int32_t *ids)
+static void best_of(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
+                    int32_t *ids)
 {
     if (mx_is_bf16(dtype))
         smallest ? best_in(x, true, lines, n, k, true, values, ids) : best_in(x, true, lines, n, k, false, values, ids);
@@ -235,3 +236,5 @@ void MX_SIMD_NAME(mx_best)(const void *x, mx_dtype dtype, int64_t lines, int64_t
         smallest ? best_in(x, false, lines, n, k, true, values, ids)
                  : best_in(x, false, lines, n, k, false, values, ids);
 }
+
+const mx_sort_paths MX_SIMD_NAME(mx_sort) = {.beyond = beyond, .best = best_of};

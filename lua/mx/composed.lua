@@ -1,5 +1,6 @@
---- Functions of tensors that are composed of operations: mx.eye, mx.linspace, mx.unfold, mx.unique, mx.interpolate,
--- mx.conv_transpose1d and mx.conv_transpose2d. Their gradients, costs and simulation follow from those.
+--- Functions of tensors that are composed of operations: mx.eye, mx.linspace, mx.unfold, mx.unique, mx.prod,
+-- mx.cumprod, mx.linear_scan, mx.normalize, mx.gumbel_softmax, mx.interpolate, mx.conv_transpose1d and
+-- mx.conv_transpose2d. Their gradients, costs and simulation follow from those.
 
 local core = require "mx.core"
 local util = require "mx.util"
@@ -87,6 +88,146 @@ function composed.unique(x, ...)
     local ids = core.scatter(core.zeros({ n }, "i32"), order, numbers, { dim = 1 })
     local counts = core.scatter_add(core.zeros(values:size(), "i32"), numbers, core.ones({ n }, "i32"), { dim = 1 })
     return values, core.reshape(ids, { shape = x:size() }), counts
+end
+
+-- ---- products and recurrences along a dimension ----
+
+-- Positions first to last of dimension dim.
+local function range(x, dim, first, last)
+    return core.narrow(x, { dim = dim, start = first, length = last - first + 1 })
+end
+
+--- The product of the elements along dim, or of all elements. The gradient is exact, also where elements are 0.
+---@param x mx.Tensor
+---@param options? {dim: integer?, keepdim: boolean?}
+---@return mx.Tensor of x's dtype; integers saturate
+function composed.prod(x, options)
+    local o = util.options(options, { dim = false, keepdim = false }, "mx.prod")
+    local sizes, dim = {}, 1
+    if o.dim then
+        sizes, dim = x:size(), dimension(x, o.dim, "mx.prod")
+        sizes[dim] = 1
+        if not o.keepdim then
+            table.remove(sizes, dim)
+        end
+    else
+        for d = 1, o.keepdim and x:dim() or 0 do
+            sizes[d] = 1
+        end
+        x = core.reshape(x, { x:numel() })
+    end
+    local n = x:size(dim)
+    while n > 1 do
+        local half = n // 2
+        local product = range(x, dim, 1, half) * range(x, dim, half + 1, 2 * half)
+        x = n % 2 == 1 and core.concat(product, range(x, dim, n, n), { dim = dim }) or product
+        n = half + n % 2
+    end
+    return n == 0 and core.ones(sizes, x:dtype()) or core.reshape(x, { shape = sizes })
+end
+
+--- The products of x along dim up to each element. The gradient is exact, also where elements are 0.
+---@param x mx.Tensor
+---@param options? {dim: integer?} default: the last dimension
+---@return mx.Tensor of x's dtype; integers saturate
+function composed.cumprod(x, options)
+    local o = util.options(options, { dim = -1 }, "mx.cumprod")
+    local dim, shift = dimension(x, o.dim, "mx.cumprod"), 1
+    local n = x:size(dim)
+    while shift < n do -- each element is the product of up to `shift` elements that end with it
+        x = core.concat(range(x, dim, 1, shift), range(x, dim, shift + 1, n) * range(x, dim, 1, n - shift),
+            { dim = dim })
+        shift = 2 * shift
+    end
+    return x
+end
+
+-- h[1] = b[1] and h[t] = a[t] h[t - 1] + b[t], for rows of matrices (T, n). Backward: the last row comes first.
+local scan
+scan = core.custom {
+    name = "linear_scan",
+    forward = function(ctx, a, b, is_backward)
+        local h, T = b:clone(), b:size(1)
+        local first, last, by = 2, T, 1
+        if is_backward then
+            first, last, by = T - 1, 1, -1
+        end
+        for t = first, last, by do
+            local product = a[t] * h[t - by]
+            h[t]:add_(product)
+            product:release() -- its memory is in the cache for the next one
+        end
+        ctx:save(a, h)
+        ctx.is_backward = is_backward
+        return h
+    end,
+    backward = function(ctx, dh)
+        local a, h = ctx:saved()
+        local T, zero = a:size(1), core.zeros({ 1, a:size(2) }, a:dtype())
+        local db = scan(core.roll(a, { shift = ctx.is_backward and 1 or -1, dim = 1 }), dh, not ctx.is_backward)
+        local before = ctx.is_backward and core.concat(range(h, 1, 2, T), zero, { dim = 1 })
+            or core.concat(zero, range(h, 1, 1, T - 1), { dim = 1 })
+        return db * before, db
+    end,
+    cost = function(_, b) return 0, 3 * b:bytes() end,
+}
+
+--- The linear recurrence h[t] = a[t] h[t - 1] + b[t] along dim, from h[0] = 0: state space models, moving averages,
+--- discounted sums of rewards. It reads and writes each element once; sums are f32 for bf16.
+---@param a mx.Tensor|number broadcast to b's shape
+---@param b mx.Tensor
+---@param options {dim: integer, reverse: boolean?} reverse: h[t] = a[t] h[t + 1] + b[t], from the end
+---@return mx.Tensor of b's shape and dtype
+function composed.linear_scan(a, b, options)
+    local o = util.options(options, { dim = false, reverse = false }, "mx.linear_scan")
+    if not o.dim then
+        error("mx.linear_scan(a, b, options): dim must be given, as in { dim = 2 }: the dimension of time", 2)
+    end
+    local dim, sizes, dtype = dimension(b, o.dim, "mx.linear_scan"), b:size(), b:dtype()
+    a = type(a) == "number" and core.full { shape = sizes, value = a, dtype = dtype }
+        or core.expand(a, { shape = sizes })
+    local function rows(x) -- (T, everything else)
+        x = dtype == "bf16" and x:to("f32") or x
+        x = dim > 1 and core.transpose(x, { dim1 = 1, dim2 = dim }) or x
+        return core.reshape(x, { x:size(1), b:numel() // math.max(sizes[dim], 1) })
+    end
+    if b:numel() == 0 then
+        return b
+    end
+    local h = scan(rows(a), rows(b), o.reverse)
+    sizes[1], sizes[dim] = sizes[dim], sizes[1]
+    h = core.reshape(h, { shape = sizes }):to(dtype)
+    return dim > 1 and core.transpose(h, { dim1 = 1, dim2 = dim }) or h
+end
+
+-- ---- unit vectors, choices ----
+
+--- x / max(norm of x along dim, eps).
+---@param x mx.Tensor
+---@param options? {dim: integer|integer[]?, eps: number?} default: the last dimension, 1e-12
+---@return mx.Tensor
+function composed.normalize(x, options)
+    local o = util.options(options, { dim = -1, eps = 1e-12 }, "mx.normalize")
+    return x / core.maximum(core.norm(x, { dim = o.dim, keepdim = true }), o.eps)
+end
+
+--- A random choice with gradients: softmax((logits + Gumbel noise) / tau) along dim. `hard` makes it a row with one 1,
+--- with the gradient of the soft one. Without a seed the noise comes from the stream of mx.manual_seed.
+---@param logits mx.Tensor
+---@param options? {tau: number?, hard: boolean?, dim: integer?, seed: integer?} default: 1, false, the last dimension
+---@return mx.Tensor
+function composed.gumbel_softmax(logits, options)
+    local o = util.options(options, { tau = 1, hard = false, dim = -1, seed = false }, "mx.gumbel_softmax")
+    local u = core.rand { shape = logits:size(), seed = o.seed or nil }
+    local noise = -core.log(-core.log(u)) -- -inf where u is 0, which softmax never chooses
+    local soft = core.softmax((logits + noise:to(logits:dtype())) / o.tau, { dim = o.dim })
+    if not o.hard then
+        return soft
+    end
+    local ids = core.argmax(soft, { dim = o.dim, keepdim = true })
+    local hard = core.scatter(core.zeros(soft:size(), soft:dtype()), ids, core.ones(ids:size(), soft:dtype()),
+        { dim = o.dim })
+    return core.straight_through(hard, soft)
 end
 
 -- ---- sizes of images ----

@@ -33,7 +33,8 @@ local FUNCTIONS = {
     load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
     to_bytes = "storage/bytes", plot = "report/plot",
     eye = "composed", linspace = "composed", unfold = "composed", unique = "composed", interpolate = "composed",
-    conv_transpose1d = "composed", conv_transpose2d = "composed",
+    conv_transpose1d = "composed", conv_transpose2d = "composed", prod = "composed", cumprod = "composed",
+    linear_scan = "composed", normalize = "composed", gumbel_softmax = "composed",
     sweep = "run/sweep", tune = "tune", help = "help",
     progress = "report/progress", sparkline = "report/progress",
 }
@@ -61,7 +62,7 @@ end
 
 return setmetatable(mx, {
     modules = FILES, functions = FUNCTIONS, -- the engine's messages and tests/lua/test_help.lua read these names
-    is_elsewhere = function(name) return require "mx.help".is_elsewhere(name) end, -- for the engine's messages
+    is_elsewhere = function(name) return require "mx.help".explains(name) end, -- for the engine's messages
     __index = function(self, name)
         local file = FILES[name] or FUNCTIONS[name]
         if file then

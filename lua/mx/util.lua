@@ -214,10 +214,17 @@ function util.refuse(format, ...)
     error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
--- Raises an error at `level`: `what` does not have this key.
+local MOST_LISTED = 12 -- names in a message
+
+-- Raises an error at `level`: `what` does not have this key. The message names the nearest one, or all if none is near.
 local function unknown(what, key, names, level)
-    local near = util.nearest(tostring(key), names)
-    error(("%s '%s'%s"):format(what, tostring(key), near and (", did you mean '%s'?"):format(near) or ""), level + 1)
+    local near, advice = util.nearest(tostring(key), names), ""
+    if near then
+        advice = (", did you mean '%s'?"):format(near)
+    elseif #names > 0 and #names <= MOST_LISTED then
+        advice = "; it has " .. table.concat(names, ", ")
+    end
+    error(("%s '%s'%s"):format(what, tostring(key), advice), level + 1)
 end
 
 --- Makes reading or assigning an unknown field of a class's objects an error that names the nearest field.
@@ -260,7 +267,7 @@ end
 function util.module(module, what)
     return setmetatable(module, {
         __index = function(_, key)
-            local help, names = require "mx.help", {}
+            local mx, help, names = require "mx", require "mx.help", {}
             for _, word in ipairs { what:sub(4) .. "." .. tostring(key), tostring(key) } do
                 if help.is_elsewhere(word) then
                     error(("%s.%s does not exist; print(mx.help %q) says what to write instead"):format(what, key,
@@ -268,7 +275,8 @@ function util.module(module, what)
                 end
                 table.move(help.of_torch(word), 1, #help.of_torch(word), #names + 1, names)
             end
-            local near = names[1] or util.nearest(tostring(key), util.sorted_keys(module))
+            local is_ours = rawget(mx, key) or getmetatable(mx).functions[key]
+            local near = names[1] or is_ours and "mx." .. key or util.nearest(tostring(key), util.sorted_keys(module))
             near = near and not near:find("^mx%.") and what .. "." .. near or near
             error(("%s.%s does not exist; %smx.help() lists all names"):format(what, tostring(key),
                 near and ("did you mean %s? "):format(near) or ""), 2)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Windows, sizes of images and transposed convolutions, by PyTorch in float64: writes composed.h5 beside this file.
+"""Windows, sizes of images, transposed convolutions, products, unit vectors, recurrences and BatchNorm, by PyTorch in float64: writes composed.h5 beside this file.
 
 Run with torch 2.15.0, numpy 2.4.6, h5py 3.16.0. Of each case NAME: NAME.x and other inputs, NAME.y, NAME.dy, and
-NAME.dx, NAME.dw, the gradients of sum(y dy). tests/lua/test_composed.lua has the same options.
+NAME.dx, NAME.dw and others, the gradients of sum(y dy). tests/lua/test_composed.lua has the same options.
 """
 
 import os
@@ -15,10 +15,14 @@ from golden import rng, store, to_torch, write_named
 datasets = {}
 
 
-def case(name, f, **shapes):
+def case(name, f, zeros=(), **shapes):
+    """zeros: flat positions of x that are 0."""
     inputs = {}
     for key, shape in shapes.items():
-        datasets[f"{name}.{key}"] = store(rng(name + key).standard_normal(shape))
+        values = rng(name + key).standard_normal(shape)
+        if key == "x":
+            values.flat[list(zeros)] = 0
+        datasets[f"{name}.{key}"] = store(values)
         inputs[key] = to_torch(datasets[f"{name}.{key}"]).requires_grad_()
     y = f(**inputs)
     dy = store(rng(name + "dy").standard_normal(tuple(y.shape)))
@@ -26,6 +30,20 @@ def case(name, f, **shapes):
     datasets[f"{name}.y"], datasets[f"{name}.dy"] = y.detach(), dy
     for key in inputs:
         datasets[f"{name}.d{key}"] = inputs[key].grad
+
+
+def linear_scan(a, x, dim, reverse=False):
+    steps = list(zip(a.expand_as(x).unbind(dim), x.unbind(dim)))
+    h, out = 0, []
+    for a_t, x_t in reversed(steps) if reverse else steps:
+        h = a_t * h + x_t
+        out.append(h)
+    return torch.stack(out[::-1] if reverse else out, dim)
+
+
+def batch_norm(x, w, b, buffers):
+    y = F.batch_norm(x, buffers[0], buffers[1], w, b, training=True, momentum=0.3, eps=1e-4)
+    return y + F.batch_norm(2 * x, buffers[0], buffers[1], w, b, eps=1e-4)
 
 
 def main():
@@ -41,6 +59,18 @@ def main():
     case("conv_transpose2d",
          lambda x, w, b: F.conv_transpose2d(x, w, b, stride=(2, 1), padding=(1, 0), groups=2, dilation=(1, 2)),
          x=(2, 4, 3, 5), w=(4, 3, 3, 2), b=(6,))
+    case("prod.all", lambda x: x.prod(), x=(3, 5))
+    case("prod.middle", lambda x: x.prod(1), x=(2, 7, 3), zeros=(3, 24, 27))
+    case("prod.keep", lambda x: x.prod(-1, keepdim=True), x=(4, 6))
+    case("cumprod", lambda x: x.cumprod(1), x=(2, 9, 3), zeros=(12, 30, 36))
+    case("normalize", lambda x: F.normalize(x, dim=1), x=(3, 4, 2))
+    case("normalize.eps", lambda x: F.normalize(x, eps=2.0), x=(6, 3), zeros=(0, 1, 2))
+    case("linear_scan.first", lambda x, a: linear_scan(a, x, 0), x=(5,), a=(5,))
+    case("linear_scan.middle", lambda x, a: linear_scan(a, x, 1), x=(2, 6, 3), a=(2, 6, 3))
+    case("linear_scan.reverse", lambda x, a: linear_scan(a, x, 2, True), x=(2, 3, 5), a=(3, 1))
+    buffers = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    case("batch_norm", lambda x, w, b: batch_norm(x, w, b, buffers), x=(4, 3, 5), w=(3,), b=(3,))
+    datasets["batch_norm.mean"], datasets["batch_norm.var"] = buffers
     write_named(os.path.join(os.path.dirname(os.path.abspath(__file__)), "composed.h5"), datasets, {})
 
 

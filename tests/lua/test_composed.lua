@@ -25,6 +25,27 @@ local CASES = {
         return mx.conv_transpose2d(i.x, i.w, i.b, { stride = { 2, 1 }, padding = { 1, 0 }, groups = 2,
             dilation = { 1, 2 } })
     end,
+    ["prod.all"] = function(i) return mx.prod(i.x) end,
+    ["prod.middle"] = function(i) return mx.prod(i.x, { dim = 2 }) end,
+    ["prod.keep"] = function(i) return mx.prod(i.x, { dim = -1, keepdim = true }) end,
+    cumprod = function(i) return mx.cumprod(i.x, { dim = 2 }) end,
+    normalize = function(i) return mx.normalize(i.x, { dim = 2 }) end,
+    ["normalize.eps"] = function(i) return mx.normalize(i.x, { eps = 2 }) end,
+    ["linear_scan.first"] = function(i) return mx.linear_scan(i.a, i.x, { dim = 1 }) end,
+    ["linear_scan.middle"] = function(i) return mx.linear_scan(i.a, i.x, { dim = 2 }) end,
+    ["linear_scan.reverse"] = function(i) return mx.linear_scan(i.a, i.x, { dim = -1, reverse = true }) end,
+    batch_norm = function(i)
+        local params, buffers = {}, {}
+        local norm = mx.nn.batch_norm(params, "norm", 3, { buffers = buffers, momentum = 0.3, eps = 1e-4 })
+        mx.copy(params["norm.weight"]:detach(), i.w:detach())
+        mx.copy(params["norm.bias"]:detach(), i.b:detach())
+        local y = norm(i.x, true) + norm(2 * i.x)
+        for _, key in ipairs { "mean", "var" } do
+            lu.assertTrue(compare.distance(buffers["norm." .. key], golden["batch_norm." .. key]) < BOUND)
+        end
+        i.w, i.b = params["norm.weight"], params["norm.bias"]
+        return y
+    end,
 }
 
 TestComposed = {}
@@ -42,7 +63,7 @@ end
 for name, f in pairs(CASES) do
     TestComposed["test_" .. name:gsub("%.", "_")] = function()
         local inputs = {}
-        for _, key in ipairs { "x", "w", "b" } do
+        for _, key in ipairs { "x", "w", "b", "a" } do
             local value = golden[name .. "." .. key]
             inputs[key] = value and value:clone():requires_grad()
         end
@@ -80,6 +101,49 @@ function TestComposed.test_unique()
     lu.assertEquals(mx.unique(mx.tensor(5, "i32")):totable(), { 5 })
 end
 
+function TestComposed.test_shapes_and_dtypes_along_a_dimension()
+    local x = mx.tensor({ { 2, -3, 4 }, { 1, 0, 5 } }, "i32")
+    lu.assertEquals(mx.prod(x, { dim = 2 }):totable(), { -24, 0 })
+    lu.assertEquals(mx.prod(x, { dim = 1, keepdim = true }):totable(), { { 2, 0, 20 } })
+    lu.assertEquals({ mx.prod(x):size(), mx.prod(x, { keepdim = true }):size() }, { {}, { 1, 1 } })
+    lu.assertEquals(mx.prod(mx.zeros(2, 0), { dim = 2 }):totable(), { 1, 1 })
+    lu.assertEquals(mx.cumprod(x):totable(), { { 2, -6, -24 }, { 1, 0, 0 } })
+    lu.assertEquals(mx.cumprod(mx.zeros(2, 0)):size(), { 2, 0 })
+    lu.assertEquals(mx.linear_scan(0.5, mx.tensor({ 4, 0, 8 }, "f64"), { dim = 1 }):totable(), { 4, 2, 9 })
+    lu.assertEquals(mx.linear_scan(mx.tensor { { 2 } }, mx.ones(2, 3), { dim = 2 }):totable(),
+        { { 1, 3, 7 }, { 1, 3, 7 } })
+    lu.assertEquals(mx.linear_scan(2, mx.ones(1, 1), { dim = 2 }):totable(), { { 1 } })
+    lu.assertEquals(mx.linear_scan(2, mx.ones(2, 0), { dim = 2 }):size(), { 2, 0 })
+    -- Sums are f32: 1 + 2^-9 rounds to 1 in bf16 each time.
+    local b = mx.full({ 513 }, 2.0 ^ -9)
+    b:set(1, 1)
+    lu.assertEquals(mx.linear_scan(1, b:to("bf16"), { dim = 1 }):to("f32"):get(513), 2)
+end
+
+-- Choices have the probabilities of the softmax, and the gradient of a hard one is that of the soft one.
+function TestComposed.test_gumbel_softmax()
+    local n, p = 20000, { 0.1, 0.2, 0.7 }
+    local logits = mx.expand(mx.tensor(p):log():view(1, 3), { n, 3 })
+    local hard = mx.gumbel_softmax(logits, { hard = true, seed = 3 })
+    lu.assertEquals(mx.unique(hard):totable(), { 0, 1 })
+    lu.assertEquals(hard:sum({ dim = 2 }):min():item(), 1)
+    for i, share in ipairs(hard:mean({ dim = 1 }):totable()) do
+        lu.assertTrue(math.abs(share - p[i]) < 5 * math.sqrt(p[i] * (1 - p[i]) / n), i)
+    end
+    local factor, gradients = mx.randn { 4, 3, 2 }, {}
+    for _, is_hard in ipairs { false, true } do
+        local x = mx.randn({ 4, 3, 2 }, { seed = 1 }):requires_grad()
+        local y = mx.gumbel_softmax(x, { hard = is_hard, seed = 5, dim = 2, tau = 0.7 })
+        lu.assertTrue(mx.max(mx.abs(y:sum { dim = 2 } - 1)):item() < 1e-6)
+        mx.backward((y * factor):sum())
+        gradients[#gradients + 1] = x:grad()
+    end
+    lu.assertTrue(compare.identical(gradients[1], gradients[2]))
+    lu.assertTrue(mx.max(mx.abs(gradients[1])):item() > 0.01)
+    lu.assertEquals(mx.gumbel_softmax(mx.zeros({ 2, 3 }, "f64")):dtype(), "f64")
+    lu.assertEquals(mx.gumbel_softmax(mx.zeros({ 2, 3 }, "bf16"), { hard = true }):dtype(), "bf16")
+end
+
 -- Second gradients follow from those of the operations.
 function TestComposed.test_gradients_of_gradients()
     local x = mx.randn({ 1, 2, 3 }, { seed = 1 }):requires_grad()
@@ -88,6 +152,12 @@ function TestComposed.test_gradients_of_gradients()
         local y = mx.conv_transpose1d(a:square(), b, { stride = 2 })
         return mx.grad(y:square():sum(), a, { record = true })
     end, x, w)
+    for _, reverse in ipairs { false, true } do
+        mx.gradcheck(function(a, b)
+            local h = mx.linear_scan(a, b, { dim = 2, reverse = reverse })
+            return mx.grad(h:square():sum(), a, { record = true })
+        end, mx.randn({ 2, 4, 3 }, { seed = 1 }), mx.randn({ 2, 4, 3 }, { seed = 2 }))
+    end
 end
 
 function TestComposed.test_refusals()
@@ -107,5 +177,9 @@ function TestComposed.test_refusals()
         mx.ones(2, 1, 3), { stride = 2, output_padding = 2 })
     refused("mx.conv_transpose2d: x and w have 3 and 3 dimensions; expected 4", mx.conv_transpose2d, x,
         mx.ones(2, 1, 3))
+    refused("mx.prod: dim = 4, but the tensor has 3 dimensions", mx.prod, x, { dim = 4 })
+    refused("mx.cumprod: dim = 0", mx.cumprod, x, { dim = 0 })
+    refused("dim must be given, as in { dim = 2 }", mx.linear_scan, x, x)
+    refused("expand", mx.linear_scan, mx.ones(3), x, { dim = 3 })
     refused("use mx.unfold(t)", function() return x:unfold { size = 2 } end)
 end

@@ -129,6 +129,14 @@ function TestNames.test_answers()
         ["torch.distributions.Normal"] = "mx.randn", ["torch.nn.init.kaiming_normal_"] = "sqrt(2 / n_in)",
         ["torch.Tensor.clamp_"] = "clamp_ changes a tensor in place. Here, assign the result",
         ["torch.Tensor.add_"] = "mx.add_(", ["torch.Tensor.index_add_"] = "mx.scatter_add(",
+        -- Names that other modules have, too, and old ones without _.
+        ["torch.special.softmax"] = "mx.softmax(", ["torch.autograd.no_grad"] = "mx.no_grad(",
+        ["torch.nn.init.normal"] = "mx.randn(", ["torch.nn.Module.cuda"] = "t:to(",
+        ["torch.nn.utils.get_total_norm"] = "mx.optim.norm(", ["mamba.selective_scan"] = "mx.linear_scan(",
+        ["torch.prod"] = "mx.prod(", ["torch.nn.functional.gumbel_softmax"] = "mx.gumbel_softmax(",
+        ["torch.nn.BatchNorm2d"] = "mx.nn.batch_norm(", ["einops.rearrange"] = "mx.permute",
+        ["gradient accumulation"] = "optimizer:step()", ["distributions.MixtureSameFamily"] = "mx.logsumexp",
+        ["torch_geometric.utils.softmax"] = "mx.scatter_add", ["functional"] = "mx.relu(x)",
     } do
         lu.assertStrContains(mx.help(name), words)
     end
@@ -140,13 +148,16 @@ function TestNames.test_messages()
     for text, f in pairs {
         ['mx.log2 does not exist; print(mx.help "log2") says what to write instead'] = function() return mx.log2 end,
         ["mx.randperm does not exist; PyTorch's randperm is mx.permutation here"] = function() return mx.randperm end,
-        ['a tensor has no method \'prod\'; print(mx.help "prod") says what'] = function() return x:prod() end,
+        ['a tensor has no method \'median\'; print(mx.help "median") says what'] = function() return x:median() end,
         ["a tensor has no method 'unique'; use mx.unique(t)"] = function() return x:unique() end,
         ["a tensor has no method 'interpolate'; use mx.interpolate(t)"] = function() return x:interpolate() end,
         ['mx.linalg.pinv does not exist; print(mx.help "linalg.pinv") says'] = function() return mx.linalg.pinv end,
         ['mx.nn.RNNCell does not exist; print(mx.help "nn.RNNCell") says what'] = function() return mx.nn.RNNCell end,
         ["did you mean mx.nn.linear?"] = function() return mx.nn.Linear end,
         ["did you mean 'to'?"] = function() return x:float() end,
+        ['a tensor has no method \'flatten\'; print(mx.help "flatten") says'] = function() return x:flatten() end,
+        ['a tensor has no method \'clamp_min\'; print(mx.help "clamp_min") says'] = function() return x:clamp_min() end,
+        ['mx.F does not exist; print(mx.help "F") says what'] = function() return mx.F end,
     } do
         lu.assertErrorMsgContains(text, f)
     end

@@ -65,13 +65,17 @@ function TestNames.test_options_of_operations()
 end
 
 function TestNames.test_options_in_lua()
-    local params = { w = mx.ones({ 2 }):keep():requires_grad() }
+    local params, a_image = { w = mx.ones({ 2 }):keep():requires_grad() }, mx.ones(1, 1, 2, 2)
     refused({ "'lr'", "'learning_rate'" }, mx.optim.adamw, params, { lr = 1 })
     refused({ "'weigth_decay'", "'weight_decay'" }, mx.optim.sgd, params, { weigth_decay = 1 })
     refused({ "'bais'", "'bias'" }, mx.nn.linear, {}, "a", 2, 2, { bais = true })
     refused({ "table", "bias" }, mx.nn.linear, {}, "a", 2, 2, true)
     refused({ "'peek'", "'peak'" }, mx.optim.schedule, { type = "cosine", peek = 1, steps = 2 })
+    refused({ "type = linear", "cosine, wsd, constant", "any function" }, mx.optim.schedule,
+        { type = "linear", peak = 1, steps = 2 })
+    refused({ "decay_style = sqrt" }, mx.optim.schedule, { type = "wsd", peak = 1, steps = 2, decay_style = "sqrt" })
     refused({ "'peak'", "missing" }, mx.optim.schedule, { type = "cosine", steps = 2 })
+    refused({ "'scale_factor'", "; it has mode, scale, size" }, mx.interpolate, a_image, { scale_factor = 2 })
     refused({ "'temprature'", "'temperature'" }, mx.generate.sample, { 1, 2 }, { temprature = 1, top_k = 0, top_p = 1 })
     refused({ "'param'", "'params'" }, mx.checkpoint.saver, { directory = "x", param = {} })
     refused({ "'debgu'", "'debug'" }, mx.comm_options, { debgu = true })

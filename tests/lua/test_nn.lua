@@ -54,9 +54,44 @@ function TestLayers.test_convolutions()
     lu.assertErrorMsgContains("groups = 2 must divide 3 and 8 channels", mx.nn.conv2d, {}, "e", 3, 8, 3, { groups = 2 })
 end
 
+function TestLayers.test_sizes_of_kernels()
+    local params, x = {}, mx.randn { 2, 3, 6, 7 }
+    local f = mx.nn.conv2d(params, "c", 3, 4, { 2, 5 }, { padding = { 0, 2 } })
+    lu.assertEquals(params["c.weight"]:size(), { 4, 3, 2, 5 })
+    lu.assertAlmostEquals(mx.std(params["c.weight"]):item(), 30 ^ -0.5, 0.04) -- of 120 draws
+    lu.assertTrue(compare.identical(f(x), mx.conv2d(x, params["c.weight"], { padding = { 0, 2 } })))
+    lu.assertErrorMsgContains("size is a table; expected a whole number", mx.nn.conv2d, {}, "e", 3, 8, { 3 })
+    lu.assertErrorMsgContains("size is 2.5; expected a whole number", mx.nn.conv2d, {}, "e", 3, 8, { 3, 2.5 })
+end
+
+function TestLayers.test_group_norm()
+    local params, x = {}, mx.randn { 2, 6, 4 }
+    local f = mx.nn.group_norm(params, "n", 6, { groups = 3, eps = 1e-3 })
+    lu.assertTrue(compare.identical(f(x), mx.group_norm(x, { groups = 3, eps = 1e-3 })))
+    lu.assertEquals(params["n.weight"]:totable(), { 1, 1, 1, 1, 1, 1 })
+    lu.assertErrorMsgContains("groups = 4; expected a divisor of 6 channels", mx.nn.group_norm, {}, "n", 6,
+        { groups = 4 })
+    lu.assertErrorMsgContains("option buffers must be given", mx.nn.batch_norm, {}, "n", 6)
+end
+
+-- What PyTorch's arguments would be read as.
+function TestLayers.test_arguments()
+    lu.assertErrorMsgContains("mx.nn.linear(params, name, n_in, n_out, options): params is 4; expected the table",
+        mx.nn.linear, 4, 2)
+    lu.assertErrorMsgContains("name is 4; expected a text", mx.nn.linear, {}, 4, 2)
+    lu.assertErrorMsgContains("n_out is nil; expected a whole number", mx.nn.linear, {}, "a", 4)
+    lu.assertErrorMsgContains("entries is 0; expected a whole number", mx.nn.embedding, {}, "a", 0, 2)
+    lu.assertErrorMsgContains("width is a table; expected a whole number", mx.nn.layernorm, {}, "a", { 3, 4 })
+    lu.assertErrorMsgContains("width is 2.5; expected a whole number", mx.nn.rmsnorm, {}, "a", 2.5)
+end
+
 -- Names that PyTorch users try.
 function TestLayers.test_unknown_names()
-    for key, text in pairs { Linear = "did you mean mx.nn.linear?", conv3d = "mx.nn.conv", utils = "mx.help()" } do
+    for key, text in pairs {
+        Linear = "did you mean mx.nn.linear?", conv3d = "mx.nn.conv", utils = "mx.help()",
+        avg_pool2d = "did you mean mx.avg_pool2d?", normalize = "did you mean mx.normalize?",
+        functional = 'print(mx.help "nn.functional") says',
+    } do
         lu.assertErrorMsgContains(text, function() return mx.nn[key] end)
     end
     lu.assertErrorMsgContains("mx.optim.adam does not exist; did you mean mx.optim.adamw?", function()

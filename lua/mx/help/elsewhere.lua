@@ -9,6 +9,12 @@ local x = mx.zeros(2)
 mx.full(x:size(), 7, x:dtype()) --> {7, 7}]] },
         { "logspace", "`10 ^ x` as `mx.exp(x * math.log(10))`, with x = mx.linspace(first, last, n)",
             code = [[mx.exp(mx.linspace(0, 2, 3) * math.log(10)) --> {1, 10, 100}]] },
+        { "einops.rearrange, einops.reduce, einops.repeat, func.rearrange",
+            "`t:view` and `mx.permute`, a reduction over `dim`, `mx.expand` and `mx.tile`; mx.einsum names dimensions",
+            code = [[
+local images, p = mx.arange(16):view(1, 1, 4, 4), 2 -- b c (h p) (w q) -> b (h w) (p q c)
+local patches = mx.permute(images:view(1, 1, 2, p, 2, p), { 1, 3, 5, 4, 6, 2 }):view(1, 4, -1)
+patches[{ 1, 2 }] --> {2, 3, 6, 7}]] },
         { "meshgrid, cartesian_prod",
             "views that broadcast: `a:view(-1, 1)` and `b:view(1, -1)`; `mx.expand` copies them", code = [[
 local a, b = mx.arange(2), mx.arange(3)
@@ -39,8 +45,15 @@ mx.expand(mx.tensor({ 1, 2 }):unsqueeze { dim = 2 }, { -1, 3 }):view(-1) --> {1,
 local t = mx.zeros(3)
 t[mx.tensor({ 0, 2 }, "i32")] = mx.tensor { 5, 6 }
 mx.where(t:gt(5), 9, t) --> {5, 0, 9}]] },
+        { "torch_geometric.utils.softmax, scatter_softmax, segment_softmax, MessagePassing",
+            "e^x, divided by its sum over the segment, which mx.scatter_add makes; ids has the segment of each row",
+            code = [[
+local ids, x = mx.tensor({ 0, 0, 1 }, "i32"), mx.tensor { { 0 }, { 0 }, { 5 } } -- scores of edges by target node
+local e = mx.exp(x - x:detach():max())
+local sums = mx.scatter_add(mx.zeros(2, 1), mx.expand(ids:view(-1, 1), x:size()), e, { dim = 1 })
+e / sums[ids] --> {{0.5}, {0.5}, {1}}]] },
         { "scatter_reduce, scatter_reduce_, index_reduce",
-            "`mx.scatter_add` of sums, and divided by the counts, of means", code = [[
+            "`mx.scatter_add` of sums, and divided by the counts, of means; no products, maxima or minima", code = [[
 local ids, ones = mx.tensor({ 0, 0, 1 }, "i32"), mx.ones(3)
 local sums = mx.scatter_add(mx.zeros(2), ids, mx.tensor { 1, 3, 7 }, { dim = 1 })
 sums / mx.scatter_add(mx.zeros(2), ids, ones, { dim = 1 }) --> {2, 7}]] },
@@ -103,8 +116,6 @@ mx.all((a - b):abs():le(1e-5 * b:abs() + 1e-8)):item() --> 1]] },
         { "isin", "`mx.any(x:unsqueeze { dim = -1 }:eq(list), { dim = -1 })`", code = [[
 local x, list = mx.tensor({ 1, 5 }, "i32"), mx.tensor({ 5, 7 }, "i32")
 mx.any(x:unsqueeze { dim = -1 }:eq(list), { dim = -1 }) --> {0, 1}]] },
-        { "prod, cumprod", "of positive numbers `mx.exp(mx.sum(mx.log(x)))`, and with mx.cumsum",
-            code = [[mx.exp(mx.cumsum(mx.log(mx.tensor { 1, 2, 3 }))) --> {1, 2, 6}]] },
         { "logcumsumexp", "`mx.log(mx.cumsum(mx.exp(x - m))) + m`, m being the maximum of x", code = [[
 local x = mx.tensor { 0, 0 }
 mx.log(mx.cumsum(mx.exp(x - x:max()))) + x:max() --> {0, 0.6931}]] },
@@ -117,9 +128,13 @@ mx.max(mx.where(mx.tril(mx.ones(n, n, "u8")), x:view(1, -1), -math.huge), { dim 
 local x = mx.tensor { 1, 4, 6 }
 x[{ { 2, -1 } }] - x[{ { 1, 2 } }] --> {3, 2}]] },
         { "median, quantile, nanquantile, nanmedian",
-            "`mx.sort(x)` and the element in the middle, `sorted[(n + 1) // 2]`", code = [[
-local sorted = mx.sort(mx.tensor { 9, 1, 5 })
-sorted[(3 + 1) // 2] --> 5]] },
+            "`mx.sort(x)` and the element in the middle, `sorted[(n + 1) // 2]`; a quantile q is at 1 + q (n - 1)",
+            code = [[
+local sorted, n = mx.sort(mx.tensor { 9, 1, 5 }), 3
+sorted[(n + 1) // 2] --> 5
+local at = 1 + 0.25 * (n - 1)
+local low, share = at // 1 | 0, at % 1
+sorted[low] * (1 - share) + sorted[math.min(low + 1, n)] * share --> 3]] },
         { "aminmax", "`x:min(), x:max()`", code = [[mx.tensor({ 1, 2 }):min():item() --> 1]] },
         { "var_mean, std_mean", "`x:var(), x:mean()`", code = [[mx.tensor({ 1, 3 }):var():item() --> 2]] },
         { "count_nonzero", "`x:ne(0):sum()`", code = [[mx.tensor({ 1, 0, 3 }):ne(0):sum():item() --> 2]] },
@@ -161,15 +176,16 @@ x --> {{5, 0}, {0, 0}}]] },
         { "Tensor.is_cuda, Tensor.device, is_cpu, is_pinned, is_shared, get_device, get_default_device, "
             .. "record_stream, Tensor.pin_memory, Tensor.share_memory_, set_default_device",
             "there is one device for each rank, and tensors are there", code = [[mx.host_name() ~= nil --> true]] },
-        { "float16, Tensor.half, set_default_dtype, get_default_dtype, set_float32_matmul_precision, "
-            .. "backends.cuda.matmul.allow_tf32",
+        { "float16, Tensor.half, HalfTensor, set_default_dtype, set_default_tensor_type, get_default_dtype, "
+            .. "set_float32_matmul_precision, get_float32_matmul_precision, backends.cuda.matmul.allow_tf32",
             "dtypes are words: \"f32\" (what functions make unless told), \"bf16\", \"f64\"; there is no float16",
             code = [[mx.ones(2, "bf16"):dtype() --> bf16]] },
         { "is_tensor, is_floating_point", "`math.type(x)`, `type(x)`, and mx.dtypes[x:dtype()]",
             code = [[type(mx.ones(1)) --> userdata]] },
         { "Tensor.exponential_, geometric_, cauchy_, random_, distributions.Exponential, distributions.Gumbel",
             "`-mx.log1p(-mx.rand(sizes))`", code = [[mx.all((-mx.log1p(-mx.rand(100))):ge(0)):item() --> 1]] },
-        { "fft.fft, fft.rfft, fft.ifft, fft.irfft, stft", "products with cosines and sines (n^2 work)", code = [[
+        { "fft.fft, fft.rfft, fft.ifft, fft.irfft, stft, istft, fft.fft2, fft.ifft2, fft.rfft2, fft.fftn, fft.ifftn, "
+            .. "fft.fftfreq, fft.fftshift, fft.hfft", "products with cosines and sines (n^2 work)", code = [[
 local x, n = mx.tensor { 1, 2, 3, 4 }, 4
 local angles = mx.einsum("i,j->ij", mx.arange(n), mx.arange(n)) * (2 * math.pi / n)
 mx.matmul(angles:cos(), x):round() --> {10, -2, -2, -2}]] },
@@ -232,10 +248,12 @@ x * mx.minimum(1 / mx.norm(x, { dim = 2, keepdim = true }), 1) --> {{0.6, 0.8}, 
 local t = mx.zeros(2, 2)
 t[{ 1, {} }] = 5
 t --> {{5, 5}, {0, 0}}]] },
-        { "linalg.lu, linalg.lu_factor, lu, linalg.lu_solve, triangular_solve, cholesky_inverse",
+        { "linalg.lu, linalg.lu_factor, linalg.lu_factor_ex, lu, lu_unpack, linalg.lu_solve, triangular_solve, "
+            .. "cholesky_inverse, linalg.solve_ex, linalg.inv_ex, linalg.cholesky_ex, linalg.tensorinv",
             "mx.linalg.solve factors and solves at once; mx.linalg.inv, mx.linalg.cholesky",
             code = [[mx.linalg.solve(mx.eye(1) * 2, mx.ones(1)) --> {0.5}]] },
-        { "linalg.matrix_sqrth", "of a symmetric matrix by mx.linalg.eigh", code = [[
+        { "linalg.matrix_sqrth, symeig", "any function of a symmetric matrix, such as a power, by mx.linalg.eigh",
+            code = [[
 local w, v = mx.linalg.eigh(mx.tensor { { 4, 0 }, { 0, 9 } })
 mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
         { "linalg.diagonal, linalg.cross, frobenius_norm, linalg.tensorsolve, linalg.vander",
@@ -250,22 +268,25 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             code = [[mx.from_bytes("\1", { dtype = "u8" }) --> {1}]] },
     },
     { title = "Not here", elsewhere = "Not here",
-        { "erfinv, special.erfinv, lgamma, digamma, polygamma, special.gammaln, special.bessel_j0, special.zeta, "
-            .. "i0, igamma, igammac, mvlgamma, gcd, lcm, frexp, nextafter",
+        { "special.ndtri, special.log_ndtr, special.psi, special.multigammaln, special.gammainc, special.gammaincc, "
+            .. "special.erfcx, special.xlog1py, special.i0e, special.i1, special.bessel_j1, erfinv, special.erfinv, "
+            .. "lgamma, digamma, polygamma, special.gammaln, special.bessel_j0, special.zeta, i0, igamma, igammac, "
+            .. "mvlgamma, gcd, lcm, frexp, nextafter",
             "not here; mx has erf, exp, log1p and expm1, and mx.custom makes others of mx functions" },
         { "linalg.eig, linalg.eigvals, linalg.schur, lobpcg, linalg.ldl_factor, linalg.householder_product, geqrf",
             "no eigenvalues of matrices that are not symmetric; mx.linalg.eigh is for symmetric ones" },
         { "distributions.Beta, distributions.Gamma, distributions.Dirichlet, distributions.Poisson, poisson, "
-            .. "distributions.StudentT, distributions.VonMises, binomial",
+            .. "distributions.StudentT, distributions.VonMises, distributions.Chi2, distributions.NegativeBinomial, "
+            .. "distributions.Wishart, binomial",
             "no draws of this distribution; normal, uniform, Bernoulli, categorical and truncated normal are there" },
         { "nn.Conv3d, F.conv3d, nn.MaxPool3d, nn.AvgPool3d, nn.ConvTranspose3d, F.conv_transpose3d, F.max_pool3d, "
             .. "F.avg_pool3d, F.adaptive_avg_pool3d, nn.AdaptiveMaxPool3d, F.lp_pool3d, F.conv_tbc",
             "no convolutions over three dimensions; mx.conv2d of each slice, added up" },
-        { "F.grid_sample, F.affine_grid, grid_sampler",
+        { "F.grid_sample, F.affine_grid, grid_sampler, grid_sampler_2d, affine_grid_generator",
             "no sampling at other places than a grid of the new size, which is mx.interpolate; mx.gather takes any "
             .. "ids" },
         { "nn.MaxUnpool1d, nn.MaxUnpool2d, F.max_unpool2d, F.fractional_max_pool2d, nn.FractionalMaxPool2d, "
-            .. "F.max_pool2d_with_indices",
+            .. "F.max_pool2d_with_indices, F.max_unpool1d, nn.MaxUnpool3d",
             "no inverse of pooling; mx.interpolate and mx.conv_transpose2d make images larger" },
         { "nn.CTCLoss, F.ctc_loss", "no connectionist temporal classification" },
         { "nn.AdaptiveLogSoftmaxWithLoss",
@@ -274,7 +295,8 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             "not there; mx.group_norm and mx.dropout are" },
         { "optim.LBFGS", "no quasi-Newton method; mx.grad with record gives Hessian-vector products" },
         { "nn.LazyLinear, nn.LazyConv1d, nn.LazyConv2d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, "
-            .. "nn.UninitializedParameter", "sizes are given when a layer is made" },
+            .. "nn.UninitializedParameter, nn.LazyConvTranspose2d, nn.LazyInstanceNorm2d", "sizes are given when a "
+            .. "layer is made" },
         { "combinations",
             "no lists of combinations; mx.nonzero(mx.triu(mx.ones(n, n), { diagonal = 1 })) has the pairs" },
         { "Tensor.map_, Tensor.apply_", "no Lua function for each element: operations work on whole tensors" },

@@ -3,21 +3,46 @@
 return {
     { title = "Layers, training and ranks of PyTorch, by other functions", elsewhere = "Written with other functions",
         { "F.cosine_similarity, nn.CosineSimilarity",
-            "the sum of products of `x / mx.norm(x, { dim = -1, keepdim = true })`", code = [[
-local function unit(x) return x / mx.norm(x, { dim = -1, keepdim = true }) end
-mx.sum(unit(mx.tensor { 3, 4 }) * unit(mx.tensor { 4, 3 })):item() --> 0.96]] },
+            "`(mx.normalize(a) * mx.normalize(b)):sum { dim = -1 }`; of all pairs of rows `mx.matmul(mx.normalize(a), "
+            .. "mx.normalize(b), { trans_b = true })`", code = [[
+(mx.normalize(mx.tensor { 3, 4 }) * mx.normalize(mx.tensor { 4, 3 })):sum { dim = -1 } --> 0.96]] },
+        { "nn.functional, functional, F", "functions are in mx itself, and most are methods: `mx.relu(x)`, `x:relu()`",
+            code = [[mx.tensor({ -1, 2 }):relu() --> {0, 2}]] },
+        { "SAM, sharpness-aware minimization",
+            "a step up along the gradient, the gradient there, and the old values again before `optimizer:step()`",
+            code = [[
+local w = mx.tensor({ 3 }):keep():requires_grad()
+local optimizer = mx.optim.sgd({ w = w }, { learning_rate = 0.1 })
+mx.backward((w * w):sum())
+local before, g = w:detach():clone(), w:grad():clone()
+w:detach():add_(g, { alpha = 0.5 / mx.norm(g):item() })
+optimizer:zero_grad()
+mx.backward((w * w):sum())
+mx.copy(w:detach(), before)
+optimizer:step()
+w --> {2.3}]] },
+        { "gradient accumulation, no_sync",
+            "mx.backward adds up: call it for each part with its loss divided by their number, then "
+            .. "`optimizer:step()`", code = [[
+local w = mx.tensor({ 1 }):keep():requires_grad()
+local optimizer = mx.optim.sgd({ w = w }, { learning_rate = 1 })
+for _, x in ipairs { 2, 4 } do mx.backward((w * x):sum() / 2) end
+optimizer:step()
+w --> {-2}]] },
         { "nn.Identity", "`function(x) return x end`",
             code = [[mx.nn.sequential(function(x) return x end)(mx.ones(1)) --> {1}]] },
         { "nn.Flatten, nn.Unflatten", "`function(x) return x:view(x:size(1), -1) end`", code = [[
 mx.nn.sequential(function(x) return x:view(x:size(1), -1) end)(mx.ones(2, 3, 4)):size() --> {2, 12}]] },
-        { "nn.ModuleList, nn.ModuleDict, nn.ParameterList",
+        { "nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.BufferDict, Module.add_module, Module.register_module, "
+            .. "Module.register_parameter, Module.get_parameter, Module.get_submodule, Module.buffers, "
+            .. "Module.named_buffers",
             "a Lua table of layers; parameters are in your table by name", code = [[
 local params, layers = {}, {}
 for i = 1, 3 do layers[i] = mx.nn.linear(params, "layer" .. i, 4, 4) end
 params["layer3.weight"]:size() --> {4, 4}]] },
         { "nn.Bilinear", "`mx.einsum(\"bi,kij,bj->bk\", x, w, y)`",
             code = [[mx.einsum("bi,kij,bj->bk", mx.ones(1, 2), mx.ones(3, 2, 2), mx.ones(1, 2)) --> {{4, 4, 4}}]] },
-        { "nn.RNNCell, rnn_tanh, rnn_relu",
+        { "nn.RNNCell, nn.RNNCellBase, rnn_tanh, rnn_relu, rnn_tanh_cell, rnn_relu_cell",
             "`function(x, h) h = mx.tanh(a(x) + b(h or 0 * a(x))) return h, h end`, run by mx.nn.recurrent", code = [[
 local params = {}
 local a, b = mx.nn.linear(params, "a", 4, 3, { bias = true }), mx.nn.linear(params, "b", 3, 3)
@@ -83,14 +108,6 @@ x / (1 + mx.abs(x)) --> {-0.5, 0.75}]] },
         { "nn.GLU", "`a * mx.sigmoid(b)` of two halves; mx.gated is the fused form for other activations", code = [[
 local a, b = mx.chunk(mx.tensor { 2, 0 }, { n = 2 })
 a * mx.sigmoid(b) --> {1}]] },
-        { "F.gumbel_softmax",
-            "`mx.softmax((logits - mx.log(-mx.log(u))) / tau)`, u being mx.rand in (0, 1); mx.straight_through makes "
-            .. "it hard", code = [[
-local logits = mx.zeros(2, 3)
-local u = mx.rand({ 2, 3 }, { low = 1e-6, high = 1 - 1e-6 })
-local soft = mx.softmax(logits - mx.log(-mx.log(u)))
-local hard = mx.straight_through(mx.one_hot(mx.argmax(soft, { dim = 2 }), { classes = 3 }), soft)
-hard:sum():item() --> 2]] },
         { "nn.BCELoss, F.binary_cross_entropy",
             "mx.bce_with_logits of what is before the sigmoid; of probabilities `-(y * mx.log(p) + (1 - y) * "
             .. "mx.log(1 - p)):mean()`", code = [[
@@ -127,7 +144,8 @@ mx.copy(params["hidden.weight"]:detach(), mx.rand({ 4, 8 }, { low = -1, high = 1
 local flat = {}
 for _, t in mx.util.sorted_pairs { a = mx.ones(2, 2), b = mx.zeros(1) } do flat[#flat + 1] = t:view(-1) end
 mx.concat(flat, { dim = 1 }) --> {1, 1, 1, 1, 0}]] },
-        { "nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm",
+        { "nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm, "
+            .. "nn.utils.remove_weight_norm, nn.utils.remove_spectral_norm, nn.utils.parametrizations.orthogonal",
             "compute the weight in the forward pass: `g * v / mx.norm(v, { dim = 1, keepdim = true })`", code = [[
 local v, g = mx.tensor { { 3 }, { 4 } }, mx.ones(1, 1)
 g * v / mx.norm(v, { dim = 1, keepdim = true }) --> {{0.6}, {0.8}}]] },
@@ -152,6 +170,8 @@ local x = mx.tensor({ 2, 3 }):requires_grad()
 local g, rows = mx.grad((x ^ 3):sum(), x, { record = true }), {}
 for i = 1, 2 do rows[i] = mx.grad(g[i], x, { retain = true }) end
 mx.stack(rows, { dim = 1 }) --> {{12, 0}, {0, 18}}]] },
+        { "autograd.gradgradcheck", "mx.gradcheck of a function that returns a recorded gradient", code = [[
+mx.gradcheck(function(x) return mx.grad((x ^ 3):sum(), x, { record = true }) end, mx.randn(3)) --> true]] },
         { "autograd.functional.hvp, autograd.functional.vhp",
             "the gradient of (recorded gradient times vector)", code = [[
 local x, v = mx.tensor({ 2, 3 }):requires_grad(), mx.tensor { 1, 0 }
@@ -194,6 +214,35 @@ local x, mean, std = mx.zeros(1), 0, 1
             "mx.bernoulli, mx.multinomial; log_prob is minus mx.bce_with_logits with reduction = \"none\", or "
             .. "mx.gather of mx.log_softmax",
             code = [[-mx.bce_with_logits(mx.zeros(1), mx.ones(1), { reduction = "none" }) --> {-0.6931}]] },
+        { "distributions.MultivariateNormal, distributions.LowRankMultivariateNormal",
+            "`mean + mx.matmul(mx.randn(n, d), l, { trans_b = true })` with l = mx.linalg.cholesky(covariance); "
+            .. "log_prob by `z = mx.linalg.solve(l, x - mean)`", code = [[
+local l, d = mx.linalg.cholesky(mx.tensor { { 4, 0 }, { 0, 9 } }), 2
+local z = mx.linalg.solve(l, mx.tensor { 2, 0 }) -- x - mean
+-0.5 * (z * z):sum() - mx.log(mx.einsum("ii->i", l)):sum() - d / 2 * math.log(2 * math.pi) --> -4.13]] },
+        { "distributions.MixtureSameFamily, mixture density network",
+            "`mx.logsumexp(mx.log_softmax(logits) + log_prob of each part, { dim = -1 })`; draws by mx.multinomial "
+            .. "and mx.gather", code = [[
+local logits, mean, std, y = mx.zeros(1, 2), mx.tensor { { 0, 9 } }, mx.ones(1, 2), mx.zeros(1, 1)
+local log_prob = -0.5 * ((y - mean) / std) ^ 2 - mx.log(std) - 0.5 * math.log(2 * math.pi)
+mx.logsumexp(mx.log_softmax(logits) + log_prob, { dim = -1 }) --> {-1.612}]] },
+        { "distributions.TransformedDistribution, distributions.TanhTransform, distributions.AffineTransform, "
+            .. "distributions.LogNormal, distributions.LogisticNormal",
+            "a function of the draw; log_prob is that of the draw, less the logarithm of the derivative", code = [[
+local u = mx.tensor { 0.5 } -- of a normal distribution; y = tanh(u), as in soft actor-critic
+local log_prob = -0.5 * u ^ 2 - 0.5 * math.log(2 * math.pi)
+log_prob - 2 * (math.log(2) - u - mx.softplus(-2 * u)) --> {-0.8037}]] },
+        { "distributions.Laplace, distributions.HalfNormal, distributions.Cauchy, distributions.Weibull, "
+            .. "distributions.Pareto, distributions.Logistic",
+            "a function of mx.rand or mx.randn: of Laplace `u = mx.rand(sizes) - 0.5`, `-mx.sign(u) * mx.log1p(-2 * "
+            .. "mx.abs(u))`", code = [[
+local u = mx.tensor { 0.25, -0.25 }
+-mx.sign(u) * mx.log1p(-2 * mx.abs(u)) --> {0.6931, -0.6931}]] },
+        { "distributions.Distribution, distributions.Independent, distributions.RelaxedBernoulli, rsample, log_prob",
+            "functions of tensors: a draw with gradients is mean + std * mx.randn; log_prob is summed over the last "
+            .. "dimension", code = [[
+local x = mx.zeros(2, 3)
+(-x ^ 2 / 2 - math.log(2 * math.pi) / 2):sum { dim = -1 } --> {-2.757, -2.757}]] },
         { "distributions.kl_divergence",
             "of two normal ones `mx.log(s2 / s1) + (s1 ^ 2 + (m1 - m2) ^ 2) / (2 * s2 ^ 2) - 0.5`", code = [[
 local m1, s1, m2, s2 = mx.ones(1), mx.ones(1), mx.zeros(1), mx.ones(1)
@@ -216,6 +265,13 @@ w --> {0.5}]] },
 local params = {}
 mx.nn.embedding(params, "table", 10, 4)
 mx.optim.adamw(params).kind --> adamw]] },
+        { "optim.Optimizer.register_step_pre_hook, optim.Optimizer.register_step_post_hook",
+            "lines of your loop before and after `optimizer:step()`", code = [[
+local optimizer = mx.optim.sgd({ w = mx.ones(1):keep():requires_grad() }, { learning_rate = 0.5 })
+mx.backward(optimizer.params.w:sum())
+optimizer:step()
+local w = optimizer.params.w:detach()
+mx.copy(w, w:clamp { min = 1 }) --> {1}]] },
         { "optim.Optimizer.add_param_group",
             "all groups are given at the start: `groups = { { match = { \"^head\" }, scale = 0.1 } }`; scale is a "
             .. "factor of the rate", code = [[
@@ -261,19 +317,25 @@ data ~= nil --> true]] },
             .. "distributed.reduce_scatter_tensor",
             "mx.all_reduce, mx.all_gather, mx.shard, mx.reduce_scatter give all ranks their result",
             code = [[mx.all_gather(mx.ones(1, 3), { dim = 1 }):size(1) == mx.ranks() --> true]] },
-        { "distributed.all_gather_object, distributed.gather_object, distributed.broadcast_object_list",
+        { "distributed.all_gather_object, distributed.gather_object, distributed.broadcast_object_list, "
+            .. "distributed.scatter_object_list, distributed.send_object_list, distributed.recv_object_list",
             "mx.share_text gives a text of one rank to all; numbers travel in tensors",
             code = [[mx.share_text("a text", 0) --> a text]] },
         { "distributed.ReduceOp", "the option op: \"sum\", \"mean\" or \"max\"",
             code = [[mx.all_reduce(mx.ones(2), { op = "max" }) --> {1, 1}]] },
-        { "distributed.new_group, distributed.split_group",
+        { "distributed.new_group, distributed.split_group, distributed.new_subgroups, distributed.group, "
+            .. "distributed.ProcessGroup, distributed.get_process_group_ranks, distributed.get_group_rank, "
+            .. "distributed.get_global_rank",
             "mesh axes: mx.mesh_define names them, and the option axis of collectives chooses", code = [[
 mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
 mx.all_reduce(mx.ones(2), { axis = "data", op = "mean" }) --> {1, 1}]] },
         { "distributed.monitored_barrier",
             "mx.barrier; a rank that does not come ends the run after collective_timeout_s, and is named",
             code = [[mx.barrier()]] },
-        { "distributed.is_initialized, distributed.is_available, distributed.destroy_process_group",
+        { "distributed.is_initialized, distributed.is_available, distributed.destroy_process_group, "
+            .. "distributed.get_backend, distributed.is_mpi_available, distributed.is_nccl_available, "
+            .. "distributed.is_gloo_available, distributed.get_node_local_rank, distributed.TCPStore, "
+            .. "distributed.FileStore",
             "not needed: mpirun starts the ranks, mx.ranks() is their number", code = [[mx.ranks() >= 1 --> true]] },
         { "distributed.pipelining, distributed.pipelining.schedules",
             "the keys ici_pipeline_parallelism and num_pipeline_microbatches of a run (lua/mx/pipeline/README.md); "
@@ -299,7 +361,9 @@ codes:dtype() --> i8]] },
 local params = {}
 mx.nn.linear(params, "a", 2, 2)
 for name, t in mx.util.sorted_pairs(params) do local _ = name, t:size() end]] },
-        { "register_forward_hook, Module.register_forward_hook, register_full_backward_hook",
+        { "register_forward_hook, Module.register_forward_hook, register_full_backward_hook, "
+            .. "Module.register_forward_pre_hook, Module.register_full_backward_pre_hook, "
+            .. "Module.register_backward_hook",
             "wrap the layer in a function; t:register_hook for gradients", code = [[
 local seen
 local function layer(x) return x * 2 end
@@ -327,7 +391,7 @@ mx.where(mx.abs(x):gt(0.5), x, 0) --> {-2, 0}]] },
             "`x - mx.tanh(x)`; `mx.where(x:gt(t), x, value)`", code = [[
 local x = mx.tensor { 0, 1 }
 x - mx.tanh(x) --> {0, 0.2384}]] },
-        { "nn.Softmax2d, nn.RNNBase, nn.LPPool1d",
+        { "nn.Softmax2d, nn.RNNBase, nn.LPPool1d, F.lp_pool1d",
             "`mx.softmax(x, { dim = 2 })`; mx.nn.recurrent; mx.avg_pool1d of powers",
             code = [[mx.softmax(mx.zeros(1, 2, 1), { dim = 2 }) --> {{{0.5}, {0.5}}}]] },
         { "nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, F.upsample_nearest, F.upsample_bilinear",
@@ -336,9 +400,15 @@ x - mx.tanh(x) --> {0, 0.2384}]] },
         { "nn.LinearCrossEntropyLoss, F.linear_cross_entropy", "mx.cross_entropy",
             code = [[mx.cross_entropy(mx.zeros(1, 2), mx.zeros(2, 2), mx.tensor({ 0 }, "i32")):item() --> 0.6931]] },
         { "F.multi_margin_loss, F.multilabel_soft_margin_loss, F.soft_margin_loss, F.hinge_embedding_loss, "
-            .. "F.margin_ranking_loss, F.cosine_embedding_loss, nn.TripletMarginWithDistanceLoss",
+            .. "F.margin_ranking_loss, F.cosine_embedding_loss, nn.TripletMarginWithDistanceLoss, "
+            .. "F.triplet_margin_with_distance_loss",
             "`mx.relu(margin + wrong - right):mean()`, mx.bce_with_logits: see the names of nn",
             code = [[mx.relu(1 + mx.tensor { 0 } - mx.tensor { 0.5 }):mean() --> 0.5]] },
+        { "nn.MultiLabelMarginLoss, F.multilabel_margin_loss",
+            "`mx.relu(1 + wrong - right)` of all pairs, by unsqueeze, where a mask says which are targets", code = [[
+local logits, is_target = mx.tensor { 2, 1.5, 0 }, mx.tensor({ 1, 0, 0 }, "u8")
+local pairs = mx.relu(1 + logits:unsqueeze { dim = 1 } - logits:unsqueeze { dim = 2 })
+(pairs * is_target:view(-1, 1) * (1 - is_target)):sum() / 3 --> 0.1667]] },
         { "F.pdist, pdist", "the distances of all rows (see cdist) above the diagonal, by a mask", code = [[
 local x = mx.tensor { { 0, 0 }, { 3, 4 } }
 local d = mx.norm(x:unsqueeze { dim = 2 } - x:unsqueeze { dim = 1 }, { dim = 3 })

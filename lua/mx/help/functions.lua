@@ -5,11 +5,13 @@
 return {
     { title = "Tensors",
         { "tensor(values, dtype)", "A tensor from a number or nested tables. The dtype is f32 by default.",
-            torch = "tensor, as_tensor, from_numpy, FloatTensor, LongTensor", code = [[
+            torch = "tensor, as_tensor, from_numpy, FloatTensor, LongTensor, IntTensor, DoubleTensor, BoolTensor, "
+            .. "ByteTensor, autograd.Variable", code = [[
 mx.tensor({ { 1, 2 }, { 3, 4 } }, "i32"):size() --> {2, 2}]] },
-        { "zeros(sizes, dtype)", "A tensor of zeros.", torch = "zeros, zeros_like, empty",
+        { "zeros(sizes, dtype)", "A tensor of zeros; mx.zeros(x:size(), x:dtype()) is like x.", torch = "zeros, "
+            .. "zeros_like, empty",
             code = "mx.zeros(2) --> {0, 0}" },
-        { "ones(sizes, dtype)", "A tensor of ones.", torch = "ones, ones_like",
+        { "ones(sizes, dtype)", "A tensor of ones; mx.ones(x:size(), x:dtype()) is like x.", torch = "ones, ones_like",
             code = "mx.ones { 1, 2 } --> {{1, 1}}" },
         { "eye(n, dtype)", "The identity matrix.", torch = "eye", code = "mx.eye(2) --> {{1, 0}, {0, 1}}" },
         { "linspace(first, last, n, dtype)", "n numbers at equal distances, both ends included.", torch = "linspace",
@@ -115,6 +117,26 @@ local values, ids, counts = mx.unique(mx.tensor { 7, 4, 7 })
 values --> {4, 7}
 ids --> {1, 0, 1}
 counts --> {1, 2}]] },
+        { "prod(x, options)", "The product of the elements along dim, or of all. Options: dim, keepdim. The gradient "
+            .. "is exact, also where elements are 0.", torch = "prod", code = [[
+mx.prod(mx.tensor { { 2, -3 }, { 4, 5 } }, { dim = 2 }) --> {-6, 20}]] },
+        { "cumprod(x, options)", "The products along dim (default: the last) up to each element.", torch = "cumprod",
+            code = "mx.cumprod(mx.tensor { 2, -3, 4 }) --> {2, -6, -24}" },
+        { "linear_scan(a, b, options)", "The recurrence h[t] = a[t] h[t - 1] + b[t] along dim, from h[0] = 0; reverse "
+            .. "= true: from the end. a is a number or broadcast to b. For state space models (S4, Mamba), moving "
+            .. "averages and discounted sums of rewards. To start from a state h0, add a[1] h0 to b[1].",
+            torch = "associative_scan, selective_scan, selective_scan_fn, lax.associative_scan, lfilter",
+            code = [[
+mx.linear_scan(0.5, mx.tensor { 4, 0, 8 }, { dim = 1 }) --> {4, 2, 9}
+mx.linear_scan(0.9, mx.tensor { 1, 1, 1 }, { dim = 1, reverse = true }) --> {2.71, 1.9, 1}]] },
+        { "normalize(x, options)", "x / max(norm of x along dim, eps). Options: dim (the last), eps (1e-12).",
+            torch = "F.normalize", code = "mx.normalize(mx.tensor { 3, 4 }) --> {0.6, 0.8}" },
+        { "gumbel_softmax(logits, options)", "A random choice with gradients: softmax((logits + Gumbel noise) / tau). "
+            .. "hard = true makes it a row with one 1, with the gradient of the soft one. Options: tau (1), hard, dim "
+            .. "(the last), seed.",
+            torch = "F.gumbel_softmax, distributions.RelaxedOneHotCategorical, "
+            .. "distributions.OneHotCategoricalStraightThrough", code = [[
+mx.gumbel_softmax(mx.zeros(2, 3), { tau = 0.5, hard = true }):sum { dim = 2 } --> {1, 1}]] },
         { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = n } or { size = { h, w } }; mode "
             .. "\"nearest\" or \"linear\" (bilinear for two dimensions).",
             torch = "F.interpolate, nn.Upsample, F.upsample", code = [[
@@ -261,22 +283,23 @@ w:size() --> {2, 3}]] },
             torch = "register_buffer, nn.Buffer", code = [[
 local buffers = {}
 mx.nn.buffer(buffers, "mean", { 3 }) --> {0, 0, 0}]] },
-        { "nn.linear(params, name, n_in, n_out, options)", "y = x W + b. W is (n_in, n_out), "
-            .. "the transpose of PyTorch's. Options: bias (default false), std, seed.", torch = "nn.Linear", code = [[
+        { "nn.linear(params, name, n_in, n_out, options)", "y = x W + b. W is (n_in, n_out), the transpose of "
+            .. "PyTorch's. Options: bias (false), std (1 / sqrt(n_in)), seed.", torch = "nn.Linear", code = [[
 local params = {}
 local layer = mx.nn.linear(params, "layer", 4, 2, { bias = true })
 layer(mx.ones(3, 4)):size() --> {3, 2}]] },
-        { "nn.embedding(params, name, entries, width, options)", "Rows of a table by id, "
-            .. "from 0. Options: std, seed, dtype.",
+        { "nn.embedding(params, name, entries, width, options)", "Rows of a table by id, from 0. Options: std (1), "
+            .. "seed, dtype.",
             torch = "nn.Embedding", code = [[
 local embed = mx.nn.embedding({}, "embed", 10, 4)
 embed(mx.tensor({ 0, 9 }, "i32")):size() --> {2, 4}]] },
-        { "nn.conv1d(params, name, n_in, n_out, size, options)", "A convolution with a kernel of `size`; the "
-            .. "weight is (n_out, n_in / groups, size). Options: bias, stride, padding, dilation, groups, std, seed.",
+        { "nn.conv1d(params, name, n_in, n_out, size, options)", "A convolution with a kernel of `size`; the weight "
+            .. "is (n_out, n_in / groups, size). Options: bias (false), stride, padding, dilation, groups, std (1 / "
+            .. "sqrt(inputs of an output)), seed.",
             torch = "nn.Conv1d", code = [[
 mx.nn.conv1d({}, "conv", 3, 8, 5, { padding = "causal" })(mx.ones(2, 3, 9)):size() --> {2, 8, 9}]] },
-        { "nn.conv2d(params, name, n_in, n_out, size, options)", "The same with a square kernel.",
-            torch = "nn.Conv2d", code = [[
+        { "nn.conv2d(params, name, n_in, n_out, size, options)", "The same with a square kernel, or size = { rows, "
+            .. "columns }.", torch = "nn.Conv2d", code = [[
 mx.nn.conv2d({}, "conv", 3, 8, 3, { padding = 1 })(mx.ones(2, 3, 6, 6)):size() --> {2, 8, 6, 6}]] },
         { "nn.conv_transpose1d(params, name, n_in, n_out, size, options)", "A transposed convolution. Options: bias, "
             .. "stride, padding, output_padding, dilation, groups, std, seed.", torch = "nn.ConvTranspose1d", code = [[
@@ -289,6 +312,17 @@ mx.nn.conv_transpose2d({}, "up", 3, 8, 2, { stride = 2 })(mx.ones(2, 3, 4, 4)):s
             code = "mx.nn.rmsnorm({}, 'norm', 4)(mx.ones(2, 4)):size() --> {2, 4}" },
         { "nn.layernorm(params, name, width, options)", "LayerNorm of the last dimension. Options: eps, bias.",
             torch = "nn.LayerNorm", code = "mx.nn.layernorm({}, 'norm', 4)(mx.ones(2, 4)):size() --> {2, 4}" },
+        { "nn.group_norm(params, name, channels, options)", "GroupNorm of x (N, channels, ...). Options: groups "
+            .. "(required), eps.", torch = "nn.GroupNorm", code = [[
+mx.nn.group_norm({}, "norm", 8, { groups = 4 })(mx.ones(2, 8, 5, 5)):size() --> {2, 8, 5, 5}]] },
+        { "nn.batch_norm(params, name, channels, options)", "BatchNorm of x (N, channels, ...). f(x, true) is "
+            .. "training; f(x) uses the running mean and variance, which are in the table of the option buffers. "
+            .. "Options: buffers (required), momentum (0.1), eps.", torch = "nn.BatchNorm1d, nn.BatchNorm2d", code = [[
+local params, buffers = {}, {}
+local norm = mx.nn.batch_norm(params, "norm", 2, { buffers = buffers })
+norm(mx.tensor { { 1, 2 }, { 3, 4 } }, true) --> {{-1, -1}, {1, 1}}
+buffers["norm.mean"] --> {0.2, 0.3}
+norm(mx.ones(1, 2)):size() --> {1, 2}]] },
         { "nn.attention(params, name, width, options)", "Attention of a sequence (B, S, "
             .. "width) to itself. Options: heads (required), kv_heads, head_dim, causal (default true), window, "
             .. "rope, bias, seed.",
@@ -296,8 +330,8 @@ mx.nn.conv_transpose2d({}, "up", 3, 8, 2, { stride = 2 })(mx.ones(2, 3, 4, 4)):s
 local attention = mx.nn.attention({}, "attention", 8, { heads = 2 })
 attention(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}]] },
         { "nn.mlp(params, name, width, hidden, options)",
-            "Two products with an activation between. Options: activation, "
-            .. "gated, bias, seed.", torch = "feed forward, FeedForward, MLP", code = [[
+            "Two products with an activation between. Options: activation (gelu, silu or relu), gated, bias (false), "
+            .. "seed.", torch = "feed forward, FeedForward, MLP", code = [[
 local mlp = mx.nn.mlp({}, "mlp", 8, 32, { activation = "silu", gated = true })
 mlp(mx.randn { 5, 8 }):size() --> {5, 8}]] },
         { "nn.sequential(...)", "Functions one after the other.", torch = "nn.Sequential", code = [[
@@ -355,32 +389,54 @@ mx.nn.load(params, "/tmp/layer2.h5")]] },
     },
     { title = "Optimizers: mx.optim",
         { "optim.adamw(params, options)",
-            "AdamW. Options of all optimizers: learning_rate (a number or a function of the "
-            .. "step), weight_decay, mask, groups ({ match = { \"^head\" }, scale = 0.1, weight_decay = 0 }: a "
-            .. "factor of the rate for matching names), clip, clip_value, seed. Own ones: beta1, beta2, eps.",
-            torch = "optim.AdamW, optim.Adam, clip_grad_norm_, clip_grad_value_, nn.utils.clip_grad_norm_, "
-            .. "nn.utils.clip_grad_value_", code = [[
+            "AdamW. Options of all optimizers: learning_rate (a number or a function of the step), weight_decay (0), "
+            .. "mask (expressions for names that do not decay), groups ({ match = { \"^head\" }, scale = 0.1, "
+            .. "weight_decay = 0 }: a factor of the rate for matching names), clip (largest norm of all gradients; 0: "
+            .. "no limit), clip_value (largest element), seed. Own ones: learning_rate (1e-3), beta1 (0.9), beta2 "
+            .. "(0.999), eps (1e-8).",
+            torch = "optim.AdamW, optim.Adam, nn.utils.clip_grads_with_norm_, clip_grad_norm_, clip_grad_value_, "
+            .. "nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_", code = [[
 local params = { w = mx.ones(2):keep():requires_grad() }
 local optimizer = mx.optim.adamw(params, { learning_rate = 0.1, clip = 1 })
 mx.backward(params.w:sum())
 optimizer:step()]] },
-        { "optim.sgd(params, options)", "Gradient descent. Own option: momentum.", torch = "optim.SGD", code = [[
+        { "optim.sgd(params, options)", "Gradient descent. Own options: learning_rate (1e-2), momentum "
+            .. "(0).", torch = "optim.SGD", code = [[
 local params = { w = mx.ones(2):keep():requires_grad() }
 local optimizer = mx.optim.sgd(params, { learning_rate = 0.5 })
 mx.backward(params.w:sum())
 optimizer:step()
 params.w --> {0.5, 0.5}]] },
-        { "optim.lion(params, options)", "Lion. Own options: beta1, beta2.", torch = "Lion", code = [[
+        { "optim.lion(params, options)", "Lion. Own options: learning_rate (1e-4), beta1 (0.9), beta2 "
+            .. "(0.99).", torch = "Lion", code = [[
 mx.optim.lion({ w = mx.ones(2):keep():requires_grad() }, { learning_rate = 1e-4 })]] },
-        { "optim.adafactor(params, options)", "Adafactor. Own options: beta2_decay, eps1, eps2, clip_update.",
+        { "optim.adafactor(params, options)", "Adafactor. Own options: learning_rate (1e-2), beta2_decay (-0.8), "
+            .. "eps1, eps2 (1e-3), clip_update (1).",
             torch = "optim.Adafactor", code = "mx.optim.adafactor({ w = mx.ones(2, 2):keep():requires_grad() })" },
-        { "optim.muon(params, options)", "Muon for matrices, AdamW for the rest.", torch = "optim.Muon",
+        { "optim.muon(params, options)", "Muon for matrices, AdamW for the rest. Own options: learning_rate (2e-2), "
+            .. "momentum (0.95), nesterov (true), adamw_mask (expressions for names that AdamW takes), adamw_scale "
+            .. "(0.05: its factor of the rate), bias_correction and others.", torch = "optim.Muon",
             code = "mx.optim.muon({ w = mx.ones(2, 2):keep():requires_grad() })" },
-        { "optim.custom(name, rule)", "An optimizer of your own.", torch = "optim.Optimizer", code = [[
+        { "optim.custom(name, rule)", "An optimizer of your own. rule.update(p, grad, state, o) changes p in place; o "
+            .. "has lr (the rate of this step), step, weight_decay and all options. rule.moments(t) returns sizes and "
+            .. "dtypes of tensors that state has for a parameter: they begin at 0 and are saved in checkpoints. "
+            .. "rule.options has own options with their standard values. rule.elementwise = true: elements are "
+            .. "updated by themselves.",
+            torch = "optim.Optimizer", code = [[
 local descent = mx.optim.custom("descent", { update = function(p, grad, state, o)
     mx.copy(p, p - grad * o.lr)
 end })
-local optimizer = descent({ w = mx.ones(2):keep():requires_grad() }, { learning_rate = 0.1 })]] },
+local optimizer = descent({ w = mx.ones(2):keep():requires_grad() }, { learning_rate = 0.1 })
+local heavy = mx.optim.custom("heavy", {
+    options = { momentum = 0.9 },
+    moments = function(t) return { m = { sizes = t:size(), dtype = "f32" } } end,
+    update = function(p, grad, state, o)
+        state.m:mul_(o.momentum)
+        state.m:add_(grad)
+        mx.add_(p, state.m, { alpha = -o.lr })
+    end,
+})
+heavy({ w = mx.ones(2):keep():requires_grad() }, { momentum = 0.5 }).options.momentum --> 0.5]] },
         { "optimizer:step()", "Updates the parameters, clears the gradients and returns their norm.",
             torch = "optimizer.step", code = [[
 local w = mx.ones(1):keep():requires_grad()
@@ -402,7 +458,9 @@ optimizer:rate(1) --> 0.5]] },
             torch = "lr_scheduler, CosineAnnealingLR, LinearLR, LambdaLR, OneCycleLR", code = [[
 local rate = mx.optim.schedule { type = "cosine", peak = 1e-3, steps = 100, warmup_fraction = 0.1 }
 rate(11) --> 0.001]] },
-        { "optim.ema(params, options)", "Moving averages of parameters: ema:update(), ema:apply(fn).",
+        { "optim.ema(params, options)", "Moving averages of parameters: ema:update() after each step; ema:apply(fn) "
+            .. "calls fn with the averages in their place; ema.params has them. Options: decay (0.999), warmup "
+            .. "(false).",
             torch = "swa_utils.AveragedModel", code = [[
 local params = { w = mx.ones(2):keep():requires_grad() }
 local ema = mx.optim.ema(params, { decay = 0.99 })

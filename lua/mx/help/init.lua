@@ -183,6 +183,16 @@ function help.is_elsewhere(name)
     return entry ~= nil and entry.elsewhere ~= nil
 end
 
+--- Whether a message about a method that tensors lack should name mx.help: it explains the name, and no method is the
+--- same under another name.
+---@param name string
+---@return boolean
+function help.explains(name)
+    local ours = help.of_torch(name)
+    local near = util.nearest(name, util.sorted_keys(debug.getregistry()["mx.tensor"].methods), 0)
+    return help.is_elsewhere(name) or #ours > 0 and not near
+end
+
 --- The lines of an operation's options.
 ---@param entry mx.HelpEntry
 ---@return string[]
@@ -278,6 +288,13 @@ function help.help(name)
         found, others = find(in_place)
     end
     local key = keys.explain(name)
+    if #found == 0 and not key and word:find("^[%w_.]+$") then -- special.softmax, nn.init.normal
+        for _, tail in ipairs { word .. "_", last(word), last(word) .. "_" } do
+            if #found == 0 then
+                found, others = find(tail)
+            end
+        end
+    end
     if #found == 0 and not key then
         local lines = search(name)
         if #lines > 0 then

@@ -13,6 +13,28 @@ local nn = {}
 
 local NONE = {} -- no part: the whole tensor
 
+-- Checks the arguments that all layers begin with: the table, the name, then sizes by their names.
+local function check(kind, params, name, ...)
+    local sizes, call = { ... }, { "params", "name" }
+    for i = 1, #sizes, 2 do
+        call[#call + 1] = sizes[i]
+    end
+    local function refuse(which, value, expected)
+        error(("mx.nn.%s(%s, options): %s is %s; expected %s"):format(kind, table.concat(call, ", "), which,
+            type(value) == "table" and "a table" or tostring(value), expected), 4)
+    end
+    if type(params) ~= "table" then
+        refuse("params", params, "the table that the layer adds its parameters to")
+    elseif type(name) ~= "string" then
+        refuse("name", name, "a text, with which the names of its parameters begin")
+    end
+    for i = 1, 2 * (#call - 2), 2 do
+        if math.type(sizes[i + 1]) ~= "integer" or sizes[i + 1] < 1 then
+            refuse(sizes[i], sizes[i + 1], "a whole number of at least 1")
+        end
+    end
+end
+
 -- Creates a tensor, or this rank's part of one, and adds it to a table.
 local function create(list, kind, name, shape, options)
     local what = "mx.nn." .. kind
@@ -66,6 +88,7 @@ end
 ---@param options? {bias: boolean, std: number, seed: integer} std: default 1/sqrt(n_in)
 ---@return fun(x: any): any
 function nn.linear(params, name, n_in, n_out, options)
+    check("linear", params, name, "n_in", n_in, "n_out", n_out)
     local o = util.options(options, { bias = false, std = 1 / math.sqrt(n_in), seed = 0 }, "mx.nn.linear")
     local weight = nn.parameter(params, name .. ".weight", { n_in, n_out }, { std = o.std, seed = o.seed })
     local bias = o.bias and nn.parameter(params, name .. ".bias", { n_out }) or nil
@@ -82,6 +105,7 @@ end
 ---@param options? {std: number, seed: integer, dtype: string} dtype of the result
 ---@return fun(ids: any): any
 function nn.embedding(params, name, entries, width, options)
+    check("embedding", params, name, "entries", entries, "width", width)
     local o = util.options(options, { std = 1, seed = 0, dtype = "f32" }, "mx.nn.embedding")
     local weight = nn.parameter(params, name .. ".weight", { entries, width }, { std = o.std, seed = o.seed })
     return function(ids)
@@ -94,6 +118,12 @@ end
 local function convolution(kind, n)
     local is_transposed = kind:find("transpose") ~= nil
     return function(params, name, n_in, n_out, size, options)
+        local sizes = type(size) == "table" and size or { size, n == 2 and size or nil }
+        local bad = #sizes ~= n and size
+        for _, one in ipairs(sizes) do
+            bad = bad or math.type(one) ~= "integer" and one
+        end
+        check(kind, params, name, "n_in", n_in, "n_out", n_out, "size", bad or sizes[1])
         local with = { stride = 1, padding = 0, dilation = 1, groups = 1, output_padding = is_transposed and 0 or nil }
         local standard = { bias = false, std = 0, seed = 0 }
         for key, value in pairs(with) do
@@ -106,11 +136,11 @@ local function convolution(kind, n)
         if o.groups < 1 or n_in % o.groups ~= 0 or n_out % o.groups ~= 0 then
             error(("mx.nn.%s: groups = %d must divide %d and %d channels"):format(kind, o.groups, n_in, n_out), 2)
         end
-        local shape = { n_out, n_in // o.groups, size, n == 2 and size or nil }
+        local shape = { n_out, n_in // o.groups, table.unpack(sizes) }
         if is_transposed then
             shape[1], shape[2] = n_in, n_out // o.groups
         end
-        local std = o.std > 0 and o.std or (n_in // o.groups * size ^ n) ^ -0.5
+        local std = o.std > 0 and o.std or (n_in // o.groups * sizes[1] * (sizes[2] or 1)) ^ -0.5
         local weight = nn.parameter(params, name .. ".weight", shape, { std = std, seed = o.seed })
         local bias = o.bias and nn.parameter(params, name .. ".bias", { n_out }) or nil
         return function(x)
@@ -124,8 +154,8 @@ end
 ---      options: bias (false), stride, padding, dilation, groups as in mx.conv1d; std (default 1/sqrt(inputs)), seed
 nn.conv1d = convolution("conv1d", 1)
 
---- The same with a square kernel of `size` x `size`: (N, n_in, H, W) -> (N, n_out, H', W').
----@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer, options?: table): function
+--- The same with a kernel of `size` x `size`, or size = { rows, columns }: (N, n_in, H, W) -> (N, n_out, H', W').
+---@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer|table, options?: table): function
 nn.conv2d = convolution("conv2d", 2)
 
 --- Transposed convolutions, with the options of mx.conv_transpose1d and mx.conv_transpose2d, bias, std and seed.
@@ -139,6 +169,7 @@ nn.conv_transpose1d, nn.conv_transpose2d = convolution("conv_transpose1d", 1), c
 ---@param options? {eps: number}
 ---@return fun(x: any): any
 function nn.rmsnorm(params, name, width, options)
+    check("rmsnorm", params, name, "width", width)
     local o = util.options(options, { eps = 1e-6 }, "mx.nn.rmsnorm")
     local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
     return function(x)
@@ -153,11 +184,73 @@ end
 ---@param options? {eps: number, bias: boolean} bias: default true
 ---@return fun(x: any): any
 function nn.layernorm(params, name, width, options)
+    check("layernorm", params, name, "width", width)
     local o = util.options(options, { eps = 1e-5, bias = true }, "mx.nn.layernorm")
     local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
     local bias = o.bias and nn.parameter(params, name .. ".bias", { width }) or nil
     return function(x)
         return mx.layernorm(x, weight, bias, { eps = o.eps })
+    end
+end
+
+-- A weight of ones and a bias of zeros for each channel.
+local function channel_scale(params, name, channels)
+    return nn.parameter(params, name .. ".weight", { channels }, { value = 1 }),
+        nn.parameter(params, name .. ".bias", { channels })
+end
+
+--- GroupNorm of x (N, channels, ...). With as many groups as channels it is InstanceNorm.
+---@param params table
+---@param name string
+---@param channels integer
+---@param options {groups: integer, eps: number?} eps: default 1e-5
+---@return fun(x: any): any
+function nn.group_norm(params, name, channels, options)
+    check("group_norm", params, name, "channels", channels)
+    local o = util.options(options, { groups = 0, eps = 1e-5 }, "mx.nn.group_norm")
+    if o.groups < 1 or channels % o.groups ~= 0 then
+        error(("mx.nn.group_norm: groups = %s; expected a divisor of %d channels"):format(o.groups, channels), 2)
+    end
+    local weight, bias = channel_scale(params, name, channels)
+    return function(x)
+        return mx.group_norm(x, weight, bias, { groups = o.groups, eps = o.eps })
+    end
+end
+
+--- BatchNorm of x (N, channels, ...). f(x, true) is training: it uses the mean and variance of the batch, and updates
+--- the running ones as PyTorch does: running = (1 - momentum) * running + momentum * that of the batch, the unbiased
+--- variance. f(x) uses the running ones. Each rank has the statistics of its own batches: average the buffers over the
+--- ranks (mx.all_reduce_ with op = "mean") before you save or use them.
+---@param params table
+---@param name string
+---@param channels integer
+---@param options {buffers: table, momentum: number?, eps: number?} the table that gets the running name.mean and
+---       name.var; default: 0.1, 1e-5
+---@return fun(x: any, trains: boolean?): any
+function nn.batch_norm(params, name, channels, options)
+    check("batch_norm", params, name, "channels", channels)
+    local o = util.options(options, { buffers = false, momentum = 0.1, eps = 1e-5 }, "mx.nn.batch_norm")
+    if not o.buffers then
+        error("mx.nn.batch_norm: the option buffers must be given: a table, for the running mean and variance", 2)
+    end
+    local buffers = o.buffers
+    local weight, bias = channel_scale(params, name, channels)
+    local mean, var = nn.buffer(buffers, name .. ".mean", { channels }),
+        nn.buffer(buffers, name .. ".var", { channels }, { value = 1 })
+    local function take(running, value)
+        mx.copy(running, running * (1 - o.momentum) + value:detach() * o.momentum)
+    end
+    return function(x, trains)
+        if not trains then
+            return (mx.batch_norm(x, weight, bias, { mean = mean, var = var, eps = o.eps }))
+        end
+        local y, batch_mean, batch_var = mx.batch_norm(x, weight, bias, { eps = o.eps })
+        local n = x:numel() / channels
+        mx.no_grad(mx.scope, function()
+            take(mean, batch_mean)
+            take(var, batch_var * (n / math.max(n - 1, 1)))
+        end)
+        return y
     end
 end
 

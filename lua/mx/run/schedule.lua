@@ -67,6 +67,11 @@ end
 function schedule.new(options)
     local name, optional = "mx.optim.schedule", util.without(util.sorted_keys(STANDARD), REQUIRED)
     local o = util.options(util.arguments(options, REQUIRED, optional, name), STANDARD, name)
+    if not AFTER[o.type] or not DECAYS[o.decay_style] then
+        error(("%s: type = %s and decay_style = %s; expected one of %s, and one of %s. learning_rate may be any "
+            .. "function of the step"):format(name, tostring(o.type), tostring(o.decay_style),
+            table.concat(schedule.TYPES, ", "), table.concat(schedule.STYLES, ", ")), 2)
+    end
     local warmup = util.share(o.steps, o.warmup_fraction)
     return function(step)
         local index = step - 1

@@ -218,18 +218,45 @@ local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
         { "config", "Configs and command lines: configs/README.md.", torch = "argparse, hydra", code = [[
 mx.config.load { "model_name=tiny", "steps=3" }.steps --> 3]] },
         { "models", "Decoders, from a config: lua/mx/models/README.md.",
-            torch = "AutoModelForCausalLM, nn.Transformer",
+            torch = "nn.Transformer",
             code = [[
 local model = mx.models.new(mx.config.load { "model_name=tiny" })
 local params = model.params]] },
+        { "model:hidden(tokens)", "tokens (B, S) i32 -> the last layer's output after the final norm (B, S, width); "
+            .. "the third result is the output before the norm.", torch = "output_hidden_states, "
+            .. "last_hidden_state", code = [[
+local model = mx.models.new(mx.config.load { "model_name=tiny" })
+local h = model:hidden(mx.zeros({ 1, 5 }, "i32"))
+model:logits(h):size(2) --> 5]] },
+        { "model:logits(h)", "Outputs of model:hidden (..., width) -> logits (..., vocabulary).", torch = "lm_head",
+            code = [[
+local model = mx.models.new(mx.config.load { "model_name=tiny" })
+model:logits(model:hidden(mx.zeros({ 1, 5 }, "i32"))[{ 1, -1 }]):dim() --> 1]] },
+        { "model:loss(batch)", "The mean cross-entropy of { tokens =, targets = }, (B, S) i32. model:loss(batch, "
+            .. "true): without dropout.", code = [[
+local model = mx.models.new(mx.config.load { "model_name=tiny" })
+local ids = mx.zeros({ 1, 5 }, "i32")
+model:loss({ tokens = ids, targets = ids }):numel() --> 1]] },
+        { "model:layer(i, x, run)", "The output of layer i. A script may replace it, to record or change activations.",
+            torch = "activation hooks, TransformerLens, nnsight", code = [[
+local model = mx.models.new(mx.config.load { "model_name=tiny" })
+local activations, layer = {}, model.layer
+function model:layer(i, x, run)
+    local y, extra = layer(self, i, x, run)
+    activations[i] = y:detach()
+    return y, extra
+end
+model:hidden(mx.zeros({ 1, 5 }, "i32"))
+#activations == model.shape.layers --> true]] },
         { "run", "Training runs with a folder, a log and checkpoints: lua/mx/run/README.md.",
             torch = "Trainer, lightning",
             code = "mx.run.start ~= nil --> true" },
         { "checkpoint", "Saves and loads runs: lua/mx/checkpoint/README.md.", torch = "distributed.checkpoint, "
             .. "distributed.checkpoint.save, distributed.checkpoint.load",
             code = "mx.checkpoint.saver ~= nil --> true" },
-        { "weights", "Files of Hugging Face and GGUF: lua/mx/weights/README.md.",
-            torch = "from_pretrained, safetensors",
+        { "weights", "Files of Hugging Face and GGUF: lua/mx/weights/README.md. mx.weights.model(path) reads a model, "
+            .. "and parameters.h5 of a run, too.",
+            torch = "AutoModelForCausalLM, from_pretrained, safetensors",
             code = "mx.weights.load ~= nil --> true" },
         { "tokenizer", "Tokenizers: lua/mx/data/tokenizers.md.", torch = "AutoTokenizer", code = [[
 local tokenizer = mx.tokenizer.open("bytes")

@@ -269,7 +269,9 @@ end
 ---       factor for all of them; mode "nearest" (the default) or "linear", which is bilinear for two dimensions
 ---@return mx.Tensor
 function composed.interpolate(x, options)
-    local o = util.options(options, { size = {}, scale = 0, mode = "nearest" }, "mx.interpolate")
+    local o = util.options(options, { size = {}, scale = 0, mode = "nearest" }, "mx.interpolate", {
+        scale_factor = "it is scale here", align_corners = "corners are never aligned",
+    })
     local resize, size, dims = RESIZE[o.mode], o.size, x:dim() - 2
     if not resize then
         error(("mx.interpolate: mode = '%s'; expected nearest or linear"):format(tostring(o.mode)), 2)

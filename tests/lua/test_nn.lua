@@ -42,6 +42,27 @@ function TestLayers.test_attention()
     lu.assertErrorMsgContains("kv_heads = 3", mx.nn.attention, {}, "a", 12, { heads = 4, kv_heads = 3 })
 end
 
+-- Attention to another sequence, and with a mask: what is masked might as well be missing.
+function TestLayers.test_attention_to_memory()
+    local params, x, memory = {}, mx.randn { 2, 5, 8 }, mx.randn { 2, 4, 6 }
+    local f = mx.nn.attention(params, "a", 8, { heads = 2, causal = false, memory_width = 6 })
+    local q = mx.matmul(x, params["a.query.weight"]):view(2, 5, 2, 4)
+    local k = mx.matmul(memory, params["a.key.weight"]):view(2, 4, 2, 4)
+    local v = mx.matmul(memory, params["a.value.weight"]):view(2, 4, 2, 4)
+    local want = mx.matmul(mx.attention(q, k, v):view(2, 5, 8), params["a.out.weight"])
+    lu.assertTrue(compare.identical(f(x, { memory = memory }), want))
+    local mask = mx.tensor({ 1, 1, 1, 0 }, "u8"):view(1, 1, 1, 4)
+    local masked = f(x, { memory = memory, mask = mask })
+    lu.assertTrue(compare.distance(masked, f(x, { memory = memory[{ {}, { 1, 3 } }] })) < 1e-6)
+    lu.assertTrue(compare.distance(masked, f(x, { memory = memory })) > 1e-3)
+    local own = mx.nn.attention({}, "b", 8, { heads = 2 })
+    lu.assertErrorMsgContains("takes causal = false", own, x, { memory = x })
+    lu.assertErrorMsgContains("'attn_mask'; it has memory, mask", own, x, { attn_mask = mask })
+    local floats = mx.where(mx.tril(mx.ones(5, 5, "u8")), 0, -math.huge):view(1, 1, 5, 5)
+    local free = mx.nn.attention({}, "b", 8, { heads = 2, causal = false })
+    lu.assertTrue(compare.distance(own(x), free(x, { mask = floats })) < 1e-6)
+end
+
 function TestLayers.test_convolutions()
     local params, x = {}, mx.randn { shape = { 2, 4, 9 }, seed = 1 }
     local f = mx.nn.conv1d(params, "c", 4, 6, 3, { padding = "causal", groups = 2, bias = true })

@@ -62,6 +62,12 @@ local function block(x)
     return x + mlp(norm2(x))
 end
 block(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}]] },
+        { "sinusoidal positional encoding, PositionalEncoding, timestep embedding",
+            "sines and cosines of positions times frequencies from 1 to 1 / 10000", code = [[
+local positions, width = mx.arange(3), 4
+local frequencies = mx.exp(mx.arange(width // 2) * (-math.log(10000) / (width // 2)))
+local angles = positions:view(-1, 1) * frequencies
+mx.concat(angles:sin(), angles:cos(), { dim = 2 }):size() --> {3, 4}]] },
         { "nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, nn.AdaptiveMaxPool2d, F.adaptive_max_pool2d, "
             .. "nn.AdaptiveAvgPool1d",
             "`x:mean { dim = { 3, 4 } }` for size 1; mx.avg_pool2d with the size that fits otherwise",
@@ -286,8 +292,9 @@ mx.nn.linear(params, "w", 2, 1)
 local all = { params = params, optimizer = mx.optim.sgd(params) }
 mx.checkpoint.saver { directory = "/tmp/run", params = params, optimizer = all.optimizer }:save(7, {}, true)
 mx.checkpoint.load_newest("/tmp/run", all).step --> 7]] },
-        { "StepLR, MultiStepLR, ExponentialLR, CyclicLR, CosineAnnealingWarmRestarts, SequentialLR, SWALR, "
-            .. "PolynomialLR", "learning_rate may be any function of the step, which counts from 1", code = [[
+        { "LambdaLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, CyclicLR, CosineAnnealingWarmRestarts, "
+            .. "SequentialLR, SWALR, PolynomialLR", "learning_rate may be any function of the step, which counts from "
+            .. "1", code = [[
 local function rate(step) return 0.1 * 0.5 ^ ((step - 1) // 10) end
 mx.optim.sgd({}, { learning_rate = rate }):rate(11) --> 0.05]] },
         { "ReduceLROnPlateau",

@@ -323,12 +323,16 @@ local norm = mx.nn.batch_norm(params, "norm", 2, { buffers = buffers })
 norm(mx.tensor { { 1, 2 }, { 3, 4 } }, true) --> {{-1, -1}, {1, 1}}
 buffers["norm.mean"] --> {0.2, 0.3}
 norm(mx.ones(1, 2)):size() --> {1, 2}]] },
-        { "nn.attention(params, name, width, options)", "Attention of a sequence (B, S, "
-            .. "width) to itself. Options: heads (required), kv_heads, head_dim, causal (default true), window, "
-            .. "rope, bias, seed.",
+        { "nn.attention(params, name, width, options)", "Attention of a sequence (B, S, width) to itself, or f(x, { "
+            .. "memory = y, mask = m }) to another one (causal = false) and with a mask (B, heads, S, T), all but T "
+            .. "may be 1, of u8 (1: attend) or floats. Options: heads (required), kv_heads, head_dim, causal (true), "
+            .. "window, rope, memory_width, bias, seed.",
             torch = "nn.MultiheadAttention", code = [[
 local attention = mx.nn.attention({}, "attention", 8, { heads = 2 })
-attention(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}]] },
+attention(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}
+local cross = mx.nn.attention({}, "cross", 8, { heads = 2, causal = false })
+local is_word = mx.tensor({ 1, 1, 0 }, "u8"):view(1, 1, 1, 3) -- not the padding of memory
+cross(mx.randn { 1, 5, 8 }, { memory = mx.randn { 1, 3, 8 }, mask = is_word }):size() --> {1, 5, 8}]] },
         { "nn.mlp(params, name, width, hidden, options)",
             "Two products with an activation between. Options: activation (gelu, silu or relu), gated, bias (false), "
             .. "seed.", torch = "feed forward, FeedForward, MLP", code = [[
@@ -455,7 +459,7 @@ local optimizer = mx.optim.sgd({ w = mx.ones(2):keep():requires_grad() }, { lear
 optimizer:rate(1) --> 0.5]] },
         { "optim.schedule { type =, peak =, steps =, warmup_fraction = }", "A learning rate as a function of "
             .. "the step: cosine, wsd, constant or inverse_square_root, after a warm-up.",
-            torch = "lr_scheduler, CosineAnnealingLR, LinearLR, LambdaLR, OneCycleLR", code = [[
+            torch = "lr_scheduler, CosineAnnealingLR, OneCycleLR", code = [[
 local rate = mx.optim.schedule { type = "cosine", peak = 1e-3, steps = 100, warmup_fraction = 0.1 }
 rate(11) --> 0.001]] },
         { "optim.ema(params, options)", "Moving averages of parameters: ema:update() after each step; ema:apply(fn) "

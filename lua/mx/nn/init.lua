@@ -129,7 +129,7 @@ local function convolution(kind, n)
         for key, value in pairs(with) do
             standard[key] = value
         end
-        local o = util.options(options, standard, "mx.nn." .. kind)
+        local o = util.options(options, standard, "mx.nn." .. kind, { kernel_size = "the size is the argument before" })
         for key in pairs(with) do
             with[key] = o[key]
         end

@@ -5,18 +5,21 @@ local util = require "mx.util"
 
 local layers = {}
 
---- Attention of a sequence to itself: x (B, S, width) -> (B, S, width). With rope, queries and keys turn with their
---- position.
+--- Attention of a sequence to itself, f(x), or to another one, f(x, { memory = y, mask = m }): x (B, S, width) and memory
+--- (B, T, memory_width) -> (B, S, width). mask is the bias of mx.attention, (B, heads, S, T), of which all but
+--- T may be 1: u8, 1 where a query attends to a key, or floats, which are added to the scores. With rope, queries and
+--- keys turn with their position.
 ---@param params table
 ---@param name string
 ---@param width integer
 ---@param options table heads (required), kv_heads (default: heads), head_dim (width / heads), causal (true), window
----       (0: all before), rope (the base, such as 10000; 0: none), bias (false), seed
----@return fun(x: any): any
+---       (0: all before), rope (the base, such as 10000; 0: none), memory_width (width), bias (false), seed
+---@return fun(x: any, given: {memory: any, mask: any}?): any
 function layers.attention(params, name, width, options)
     local o = util.options(options, {
-        heads = 0, kv_heads = 0, head_dim = 0, causal = true, window = 0, rope = 0.0, bias = false, seed = 0,
-    }, "mx.nn.attention")
+        heads = 0, kv_heads = 0, head_dim = 0, causal = true, window = 0, rope = 0.0, memory_width = width,
+        bias = false, seed = 0,
+    }, "mx.nn.attention", { num_heads = "it is heads here" })
     local H = o.heads
     if H < 1 or o.head_dim == 0 and width % H ~= 0 then
         error(("mx.nn.attention: heads = %d; expected a divisor of the width %d, or head_dim, too"):format(H, width), 2)
@@ -28,16 +31,22 @@ function layers.attention(params, name, width, options)
     local function product(part, n_in, n_out)
         return mx.nn.linear(params, name .. "." .. part, n_in, n_out, { bias = o.bias, seed = o.seed })
     end
-    local query, key, value = product("query", width, H * D), product("key", width, K * D),
-        product("value", width, K * D)
+    local query, key, value = product("query", width, H * D), product("key", o.memory_width, K * D),
+        product("value", o.memory_width, K * D)
     local out = product("out", H * D, width)
-    return function(x)
-        local B, S = x:size(1), x:size(2)
-        local q, k, v = query(x):view(B, S, H, D), key(x):view(B, S, K, D), value(x):view(B, S, K, D)
+    return function(x, given)
+        given = given and util.arguments(given, {}, { "memory", "mask" }, "an attention layer") or {}
+        local memory = given.memory or x
+        if given.memory and (o.causal or o.window > 0 or o.rope > 0) then
+            error("mx.nn.attention: a layer that attends to another sequence (memory) takes causal = false, and no "
+                .. "window or rope, because positions there are others", 2)
+        end
+        local B, S, T = x:size(1), x:size(2), memory:size(2)
+        local q, k, v = query(x):view(B, S, H, D), key(memory):view(B, T, K, D), value(memory):view(B, T, K, D)
         if o.rope > 0 then
             q, k = mx.rope(q, { theta = o.rope }), mx.rope(k, { theta = o.rope })
         end
-        local attended = mx.attention(q, k, v, { causal = o.causal, window = o.window })
+        local attended = mx.attention(q, k, v, { bias = given.mask, causal = o.causal, window = o.window })
         return out(attended:view(B, S, H * D))
     end
 end

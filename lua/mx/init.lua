@@ -78,6 +78,9 @@ return setmetatable(mx, {
             error(("mx.%s does not exist; PyTorch's %s is %s here: print(mx.help %q)"):format(name, name,
                 table.concat(ours, " or "), name), 2)
         end
+        if debug.getregistry()["mx.tensor"].methods[name] then
+            error(("mx.%s does not exist; it is a method of tensors: t:%s"):format(name, name), 2)
+        end
         local near = util.nearest(tostring(name), known_names(self))
         error(("mx.%s does not exist; %smx.help() lists all names"):format(tostring(name),
             near and ("did you mean mx.%s? "):format(near) or ""), 2)

@@ -137,6 +137,10 @@ function TestNames.test_answers()
         ["torch.nn.BatchNorm2d"] = "mx.nn.batch_norm(", ["einops.rearrange"] = "mx.permute",
         ["gradient accumulation"] = "optimizer:step()", ["distributions.MixtureSameFamily"] = "mx.logsumexp",
         ["torch_geometric.utils.softmax"] = "mx.scatter_add", ["functional"] = "mx.relu(x)",
+        ["batch norm"] = "mx.batch_norm(", ["early stopping"] = "mx.optim.early_stopping(",
+        ["label smoothing"] = "mx.softmax_cross_entropy", ["ignore index"] = "mx.softmax_cross_entropy",
+        ["x.to(device)"] = "t:to(", ["hidden states"] = "model:hidden(", ["jax.lax.scan"] = "for, while and if",
+        ["torch.vmap"] = "Operations broadcast", ["optimizer.zero_grad()"] = "optimizer:zero_grad()",
     } do
         lu.assertStrContains(mx.help(name), words)
     end
@@ -157,6 +161,9 @@ function TestNames.test_messages()
         ["did you mean 'to'?"] = function() return x:float() end,
         ['a tensor has no method \'flatten\'; print(mx.help "flatten") says'] = function() return x:flatten() end,
         ['a tensor has no method \'clamp_min\'; print(mx.help "clamp_min") says'] = function() return x:clamp_min() end,
+        ["mx.unsqueeze does not exist; it is a method of tensors: t:unsqueeze"] = function() return mx.unsqueeze end,
+        ['mx.autocast does not exist; print(mx.help "autocast") says what'] = function() return mx.autocast end,
+        ["PyTorch's masked_select is t[...] here"] = function() return mx.masked_select end,
         ['mx.F does not exist; print(mx.help "F") says what'] = function() return mx.F end,
     } do
         lu.assertErrorMsgContains(text, f)

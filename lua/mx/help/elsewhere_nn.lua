@@ -29,6 +29,13 @@ local optimizer = mx.optim.sgd({ w = w }, { learning_rate = 1 })
 for _, x in ipairs { 2, 4 } do mx.backward((w * x):sum() / 2) end
 optimizer:step()
 w --> {-2}]] },
+        { "LoRA, peft", "scripts/examples/lora.lua: frozen weights, and thin matrices beside them", code = [[
+local params = {}
+local base = mx.nn.linear(params, "base", 8, 8)
+mx.nn.freeze(params, { "^base" })
+local down, up = mx.nn.linear(params, "down", 8, 2), mx.nn.linear(params, "up", 2, 8)
+local function layer(x) return base(x) + up(down(x)) end
+layer(mx.ones(1, 8)):size() --> {1, 8}]] },
         { "nn.Identity", "`function(x) return x end`",
             code = [[mx.nn.sequential(function(x) return x end)(mx.ones(1)) --> {1}]] },
         { "nn.Flatten, nn.Unflatten", "`function(x) return x:view(x:size(1), -1) end`", code = [[

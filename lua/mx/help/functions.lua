@@ -43,7 +43,8 @@ t --> {0, 7}]] },
             torch = "Tensor.view, view_as", code = "mx.arange(4):view(2, -1) --> {{0, 1}, {2, 3}}" },
         { "t:squeeze()", "A view without dimensions of size 1; { dim = 2 } removes only this one.", torch = "squeeze",
             code = "mx.zeros(1, 3, 1):squeeze():size() --> {3}" },
-        { "t:unsqueeze { dim = }", "A view with a further dimension of size 1.", torch = "unsqueeze, x[None]",
+        { "t:unsqueeze { dim = }", "A view with a further dimension of size 1.",
+            torch = "unsqueeze, x[None], np.newaxis, expand_dims",
             code = "mx.zeros(3):unsqueeze { dim = 2 }:size() --> {3, 1}" },
         { "split(t, options)", "Parts of { size = n } elements, or of { sizes = {a, b} }, along dim (default 1), as "
             .. "several values. A last smaller part is allowed.", torch = "split, unbind, tensor_split", code = [[
@@ -258,7 +259,7 @@ local w = mx.ones(2):requires_grad()
 mx.backward(mx.remat("full", function() return (w * w):tanh():sum() end))]] },
         { "name(t, text)", "Names a tensor, for policies of mx.remat and for messages. Returns it.",
             code = "mx.name(mx.ones(2), 'hidden') --> {1, 1}" },
-        { "manual_seed(n)", "Restarts the stream of random numbers.", torch = "manual_seed, random.seed",
+        { "manual_seed(n)", "Restarts the stream of random numbers.", torch = "manual_seed, random.seed, PRNGKey",
             code = "mx.manual_seed(1)" },
         { "random_state(state)", "The position of the stream of random numbers; sets it if one is given.",
             torch = "get_rng_state, set_rng_state", code = "mx.random_state(mx.random_state())" },
@@ -284,7 +285,7 @@ w:size() --> {2, 3}]] },
 local buffers = {}
 mx.nn.buffer(buffers, "mean", { 3 }) --> {0, 0, 0}]] },
         { "nn.linear(params, name, n_in, n_out, options)", "y = x W + b. W is (n_in, n_out), the transpose of "
-            .. "PyTorch's. Options: bias (false), std (1 / sqrt(n_in)), seed.", torch = "nn.Linear", code = [[
+            .. "PyTorch's. Options: bias (false), std (1 / sqrt(n_in)), seed.", torch = "nn.Linear, nn.Dense", code = [[
 local params = {}
 local layer = mx.nn.linear(params, "layer", 4, 2, { bias = true })
 layer(mx.ones(3, 4)):size() --> {3, 2}]] },

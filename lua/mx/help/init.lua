@@ -168,8 +168,9 @@ end
 function help.of_torch(name)
     local names = {}
     for _, entry in ipairs((find(plain(name)))) do
-        if not entry.elsewhere and level(entry, plain(name)) >= 3 then
-            names[#names + 1] = (entry.is_method and "t:" or "mx.") .. entry.name
+        local has_name = not entry.elsewhere and (not entry.is_topic or entry.name:find("^t[.%[]"))
+        if has_name and level(entry, plain(name)) >= 3 then
+            names[#names + 1] = (entry.is_topic and "" or entry.is_method and "t:" or "mx.") .. entry.name
         end
     end
     return names
@@ -180,7 +181,7 @@ end
 ---@return boolean
 function help.is_elsewhere(name)
     local entry = find(plain(name))[1]
-    return entry ~= nil and entry.elsewhere ~= nil
+    return entry ~= nil and (entry.elsewhere ~= nil or entry.is_topic and #help.of_torch(name) == 0)
 end
 
 --- Whether a message about a method that tensors lack should name mx.help: it explains the name, and no method is the
@@ -238,15 +239,16 @@ local function overview()
 end
 
 -- The names of functions and keys whose text has all words of a question, with the sentence that says what they do.
+-- A name such as ignore_index is two words.
 local function search(question)
     local lines, words = {}, {}
-    for word in question:lower():gmatch("[%w_]+") do
+    for word in question:lower():gmatch("%w+") do
         words[#words + 1] = word
     end
     local function look(name, text, ...)
         local all = table.concat({ name, text, ... }, "\n"):lower()
         for _, word in ipairs(words) do
-            if not all:find("%f[%w_]" .. word) then -- where a word begins
+            if not all:find("%f[%w]" .. word) then -- where a word begins
                 return
             end
         end
@@ -258,7 +260,8 @@ local function search(question)
     end
     each(function(entry)
         local name = entry.elsewhere and entry.torch[1] or (entry.is_method and "t:" or "mx.") .. entry.name
-        look(entry.is_topic and entry.call or name, entry.text, table.unpack(entry.torch))
+        local options = table.concat(help.option_lines(entry), "\n")
+        look(entry.is_topic and entry.call or name, entry.text, options, table.unpack(entry.torch))
     end)
     for _, key in ipairs(keys.all()) do
         look(key.name .. "=", key.text)
@@ -288,12 +291,16 @@ function help.help(name)
         found, others = find(in_place)
     end
     local key = keys.explain(name)
-    if #found == 0 and not key and word:find("^[%w_.]+$") then -- special.softmax, nn.init.normal
-        for _, tail in ipairs { word .. "_", last(word), last(word) .. "_" } do
+    local bare = word:gsub("%b()$", "")
+    if #found == 0 and not key and bare:find("^[%w_.]+$") then -- special.softmax, nn.init.normal, x.to(device)
+        for _, tail in ipairs { bare, bare .. "_", last(bare), last(bare) .. "_" } do
             if #found == 0 then
                 found, others = find(tail)
             end
         end
+    end
+    if #found == 0 and not key and word:find(" ", 1, true) then -- batch norm
+        found, others = find((word:gsub(" +", "_")))
     end
     if #found == 0 and not key then
         local lines = search(name)

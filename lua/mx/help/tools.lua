@@ -215,7 +215,8 @@ local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
         { "linalg", "Linear systems: lua/tensors.md.", torch = "linalg", code = "mx.linalg.solve ~= nil --> true" },
         { "data", "Training data: lua/mx/data/README.md.", torch = "utils.data",
             code = "mx.data.dataset ~= nil --> true" },
-        { "config", "Configs and command lines: configs/README.md.", torch = "argparse, hydra", code = [[
+        { "config", "Configs and command lines: configs/README.md.",
+            torch = "argparse, hydra, TrainingArguments", code = [[
 mx.config.load { "model_name=tiny", "steps=3" }.steps --> 3]] },
         { "models", "Decoders, from a config: lua/mx/models/README.md.",
             torch = "nn.Transformer",
@@ -223,8 +224,8 @@ mx.config.load { "model_name=tiny", "steps=3" }.steps --> 3]] },
 local model = mx.models.new(mx.config.load { "model_name=tiny" })
 local params = model.params]] },
         { "model:hidden(tokens)", "tokens (B, S) i32 -> the last layer's output after the final norm (B, S, width); "
-            .. "the third result is the output before the norm.", torch = "output_hidden_states, "
-            .. "last_hidden_state", code = [[
+            .. "the third result is the output before the norm.", torch = "output_hidden_states, last_hidden_state, "
+            .. "hidden states", code = [[
 local model = mx.models.new(mx.config.load { "model_name=tiny" })
 local h = model:hidden(mx.zeros({ 1, 5 }, "i32"))
 model:logits(h):size(2) --> 5]] },
@@ -262,16 +263,18 @@ model:hidden(mx.zeros({ 1, 5 }, "i32"))
 local tokenizer = mx.tokenizer.open("bytes")
 tokenizer.vocab_size >= 256 --> true]] },
         { "generate", "Continues texts.", torch = "model.generate", code = "mx.generate.text ~= nil --> true" },
-        { "evaluate", "The loss of evaluation data.", code = "mx.evaluate.loss ~= nil --> true" },
+        { "evaluate", "The loss of evaluation data; perplexity is e^loss.", torch = "perplexity",
+            code = "mx.evaluate.loss ~= nil --> true" },
         { "parallel", "A model on a mesh: lua/mx/parallel/README.md.",
-            torch = "fully_shard, FullyShardedDataParallel, FSDP, "
-            .. "DDP", code = "mx.parallel.new ~= nil --> true" },
+            torch = "fully_shard, FullyShardedDataParallel, FSDP, DDP, deepspeed, "
+            .. "accelerate", code = "mx.parallel.new ~= nil --> true" },
         { "mesh", "Axes over ranks: lua/mx/parallel/README.md.", torch = "DeviceMesh",
             code = "mx.mesh.new ~= nil --> true" },
         { "sim", "Simulated hardware: lua/mx/sim/README.md.", code = "mx.sim.start ~= nil --> true" },
         { "report", "HTML reports of runs: lua/mx/report/README.md.", code = "mx.report.write ~= nil --> true" },
         { "metrics", "Progress lines and rates of a run.", code = "mx.metrics.new ~= nil --> true" },
-        { "tensorboard", "Event files.", torch = "utils.tensorboard.SummaryWriter, SummaryWriter",
+        { "tensorboard", "Event files.",
+            torch = "utils.tensorboard.SummaryWriter, SummaryWriter, wandb.init, wandb.log, mlflow",
             code = "mx.tensorboard.open ~= nil --> true" },
         { "io", "Low-level files: HDF5, JSON, YAML, folders.", torch = "json, yaml, h5py",
             code = "mx.io.json_decode('{\"a\": 1}').a --> 1" },
@@ -320,8 +323,24 @@ model(mx.ones(3, 4)):size() --> {3, 2}]] },
 local function hidden(x, training) return training and mx.dropout(x, { rate = 0.1 }) or x end
 hidden(mx.ones(2), false) --> {1, 1}]] },
         { "compile", "Not needed: operations run at once, and fused ones exist.",
-            torch = "compile, jit.script, jit.trace, vmap, func.vmap",
+            torch = "compile, jit, jit.script, jit.trace",
             code = "mx.gated(mx.ones(2), mx.ones(2), { activation = 'relu' }) --> {1, 1}" },
+        { "vmap", "Operations broadcast: stack the inputs, and write the function for all of them.",
+            torch = "vmap, func.vmap", code = [[
+local function f(x, w) return mx.einsum("...i,...i->...", x, w) end
+f(mx.ones(5, 3), mx.ones(5, 3)) --> {3, 3, 3, 3, 3}]] },
+        { "control flow", "for, while and if of Lua; a table of tensors is a loop over mx.util.sorted_pairs.",
+            torch = "lax.scan, lax.fori_loop, lax.while_loop, lax.cond, while_loop, tree_map, tree_util.tree_map",
+            code = [[
+local squares = {}
+for name, t in mx.util.sorted_pairs { a = mx.ones(2), b = mx.ones(1) } do squares[name] = (t * 3):square() end
+squares.a --> {9, 9}]] },
+        { "accuracy", "The share of rows whose greatest logit is that of the target; a confusion matrix counts pairs.",
+            torch = "accuracy_score, confusion_matrix", code = [[
+local logits, y = mx.tensor { { 2, 1 }, { 0, 3 } }, mx.tensor({ 0, 0 }, "i32")
+local guess = logits:argmax { dim = 2 }
+guess:eq(y):to("f32"):mean():item() --> 0.5
+mx.scatter_add(mx.zeros(4), y * 2 + guess, mx.ones(2), { dim = 1 }):view(2, 2) --> {{1, 1}, {0, 0}}]] },
         { "mixed precision", "Pass bf16 tensors, or dtype = \"bf16\", "
             .. "to operations. No scaler of gradients is needed.",
             torch = "autocast, amp.autocast, cuda.amp, GradScaler", code = [[

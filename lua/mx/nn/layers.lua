@@ -5,8 +5,8 @@ local util = require "mx.util"
 
 local layers = {}
 
---- Attention of a sequence to itself, f(x), or to another one, f(x, { memory = y, mask = m }): x (B, S, width) and memory
---- (B, T, memory_width) -> (B, S, width). mask is the bias of mx.attention, (B, heads, S, T), of which all but
+--- Attention of a sequence to itself, f(x), or to another one, f(x, { memory = y, mask = m }): x (B, S, width) and
+--- memory (B, T, memory_width) -> (B, S, width). mask is the bias of mx.attention, (B, heads, S, T), of which all but
 --- T may be 1: u8, 1 where a query attends to a key, or floats, which are added to the scores. With rope, queries and
 --- keys turn with their position.
 ---@param params table

@@ -123,6 +123,20 @@ function TestHelp.test_every_example_gives_what_it_says()
     mx.io.remove_folder(folder)
 end
 
+-- The classifier at the top of the page learns.
+function TestHelp.test_the_example_of_the_page()
+    local code, n = pages.from_pytorch():match("```lua\n(.-)```"):gsub('"model.h5"', "path")
+    lu.assertEquals(n, 1)
+    local path = os.tmpname()
+    local step <close> = mx.step()
+    mx.manual_seed(0)
+    local run = load(code .. "return accuracy, params", "=page", "t", setmetatable({ path = path }, { __index = _G }))
+    local accuracy, params = run()
+    lu.assertTrue(accuracy > 0.9)
+    mx.nn.load(params, path)
+    os.remove(path)
+end
+
 function TestHelp.test_names_of_pytorch()
     for word, call in pairs {
         cat = "mx.concat(", unsqueeze = "t:unsqueeze", ["optim.Adam"] = "mx.optim.adamw",

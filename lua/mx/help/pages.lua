@@ -30,6 +30,41 @@ with an example. [Reference](reference.md) explains all functions.
 - **Comparisons are methods**: `x:gt(0)` is a u8 tensor. `and`, `or` and `not` are words of Lua: use `*`, `mx.maximum`
   and `1 - mask`.
 
+A classifier, with the lines of PyTorch at the right:
+
+```lua
+local mx = require "mx"                                                --  import torch
+local x = mx.randn(320, 4)
+local y = x[{ {}, { 1, 3 } }]:argmax { dim = 2 }                       --  x[:, :3].argmax(1)
+
+local params = {}                                                      --  class Net(nn.Module): def __init__(self):
+local hidden = mx.nn.linear(params, "hidden", 4, 32, { bias = true })  --  self.hidden = nn.Linear(4, 32)
+local out = mx.nn.linear(params, "out", 32, 3, { bias = true })        --  self.out = nn.Linear(32, 3)
+
+local function model(input, trains)                                    --  def forward(self, input):
+    local h = hidden(input):relu()                                     --  h = self.hidden(input).relu()
+    h = trains and mx.dropout(h, { rate = 0.1 }) or h                  --  h = F.dropout(h, 0.1, self.training)
+    return out(h)                                                      --  return self.out(h)
+end
+
+local optimizer = mx.optim.adamw(params, {                             --  optim.AdamW(model.parameters(),
+    learning_rate = 1e-2, weight_decay = 0.01, clip = 1,               --      lr=1e-2, weight_decay=0.01)
+})
+local data = mx.data.dataset({ x = x, y = y }, { batch = 32 })         --  DataLoader(TensorDataset(x, y), 32, True)
+for epoch = 1, 20 do
+    for batch in data:epoch() do                                       --  for xb, yb in loader:
+        local step <close> = mx.step()                                 --  (nothing: Python frees memory itself)
+        local logits = model(batch.x, true)                            --  logits = model(xb)
+        local loss = mx.softmax_cross_entropy(logits, batch.y)         --  loss = F.cross_entropy(logits, yb)
+        mx.backward(loss)                                              --  loss.backward()
+        optimizer:step()                                               --  clip_grad_norm_(model.parameters(), 1);
+    end                                                                --  optimizer.step(); optimizer.zero_grad()
+end
+local guess = mx.no_grad(model, x):argmax { dim = 2 }                  --  with torch.no_grad(): model(x).argmax(1)
+local accuracy = guess:eq(y):to("f32"):mean():item()                   --  (guess == y).float().mean().item()
+mx.nn.save(params, "model.h5")                                         --  torch.save(model.state_dict(), "model.pt")
+```
+
 `build/mxlua scripts/reference.lua` writes this page; the names are in `lua/mx/help`.
 ]]
 

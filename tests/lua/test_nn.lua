@@ -56,6 +56,10 @@ function TestLayers.test_attention_to_memory()
     lu.assertTrue(compare.distance(masked, f(x, { memory = memory[{ {}, { 1, 3 } }] })) < 1e-6)
     lu.assertTrue(compare.distance(masked, f(x, { memory = memory })) > 1e-3)
     local own = mx.nn.attention({}, "b", 8, { heads = 2 })
+    lu.assertErrorMsgContains("x has 2 dimensions, and what it attends to 2; expected (B, S, width)", own,
+        mx.ones(5, 8))
+    lu.assertErrorMsgContains("x has 2 dimensions; expected (B, S, n_in)",
+        mx.nn.recurrent(mx.nn.gru_cell({}, "c", 4, 4)), mx.ones(3, 4))
     lu.assertErrorMsgContains("takes causal = false", own, x, { memory = x })
     lu.assertErrorMsgContains("'attn_mask'; it has memory, mask", own, x, { attn_mask = mask })
     local floats = mx.where(mx.tril(mx.ones(5, 5, "u8")), 0, -math.huge):view(1, 1, 5, 5)

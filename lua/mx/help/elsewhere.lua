@@ -53,10 +53,13 @@ local e = mx.exp(x - x:detach():max())
 local sums = mx.scatter_add(mx.zeros(2, 1), mx.expand(ids:view(-1, 1), x:size()), e, { dim = 1 })
 e / sums[ids] --> {{0.5}, {0.5}, {1}}]] },
         { "scatter_reduce, scatter_reduce_, index_reduce",
-            "`mx.scatter_add` of sums, and divided by the counts, of means; no products, maxima or minima", code = [[
-local ids, ones = mx.tensor({ 0, 0, 1 }, "i32"), mx.ones(3)
-local sums = mx.scatter_add(mx.zeros(2), ids, mx.tensor { 1, 3, 7 }, { dim = 1 })
-sums / mx.scatter_add(mx.zeros(2), ids, ones, { dim = 1 }) --> {2, 7}]] },
+            "sums by mx.scatter_add, means divided by the counts; for maxima sort first, because mx.scatter keeps the "
+            .. "last of several elements that have the same place", code = [[
+local ids, x = mx.tensor({ 0, 1, 0 }, "i32"), mx.tensor { 3, 7, 1 }
+local sums = mx.scatter_add(mx.zeros(2), ids, x, { dim = 1 })
+sums / mx.scatter_add(mx.zeros(2), ids, mx.ones(3), { dim = 1 }) --> {2, 7}
+local values, order = mx.sort(x)
+mx.scatter(mx.full({ 2 }, -math.huge), ids[order], values, { dim = 1 }) --> {3, 7}]] },
         { "addcmul, addcdiv, Tensor.addcmul_, Tensor.addcdiv_",
             "`x + value * a * b`; in place `x:add_(a * b, { alpha = value })`",
             code = [[mx.ones(2):add_(mx.ones(2) * 3, { alpha = 0.5 }) --> {2.5, 2.5}]] },

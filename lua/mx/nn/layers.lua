@@ -37,6 +37,10 @@ function layers.attention(params, name, width, options)
     return function(x, given)
         given = given and util.arguments(given, {}, { "memory", "mask" }, "an attention layer") or {}
         local memory = given.memory or x
+        if x:dim() ~= 3 or memory:dim() ~= 3 then
+            error(("mx.nn.attention: x has %d dimensions, and what it attends to %d; expected (B, S, width)"):format(
+                x:dim(), memory:dim()), 2)
+        end
         if given.memory and (o.causal or o.window > 0 or o.rope > 0) then
             error("mx.nn.attention: a layer that attends to another sequence (memory) takes causal = false, and no "
                 .. "window or rope, because positions there are others", 2)
@@ -155,6 +159,9 @@ end
 ---@return fun(x: any, state: any[]?): any, any[]
 function layers.recurrent(cell)
     return function(x, state)
+        if x:dim() ~= 3 then
+            error(("mx.nn.recurrent: x has %d dimensions; expected (B, S, n_in)"):format(x:dim()), 2)
+        end
         local outputs = {}
         for s = 1, x:size(2) do
             outputs[s], state = cell(mx.narrow(x, { dim = 2, start = s, length = 1 }):view(x:size(1), x:size(3)), state)

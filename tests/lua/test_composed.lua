@@ -114,6 +114,12 @@ function TestComposed.test_shapes_and_dtypes_along_a_dimension()
         { { 1, 3, 7 }, { 1, 3, 7 } })
     lu.assertEquals(mx.linear_scan(2, mx.ones(1, 1), { dim = 2 }):totable(), { { 1 } })
     lu.assertEquals(mx.linear_scan(2, mx.ones(2, 0), { dim = 2 }):size(), { 2, 0 })
+    for _, n in ipairs { 1, 1024, 2050 } do -- blocks of rows, and a part of one
+        local steps = mx.arange(n) + 1
+        lu.assertTrue(compare.identical(mx.linear_scan(1, mx.ones(n), { dim = 1 }), steps))
+        lu.assertTrue(compare.identical(mx.linear_scan(1, mx.ones(n), { dim = 1, reverse = true }),
+            mx.flip(steps, { dim = 1 })))
+    end
     -- Sums are f32: 1 + 2^-9 rounds to 1 in bf16 each time.
     local b = mx.full({ 513 }, 2.0 ^ -9)
     b:set(1, 1)

@@ -156,6 +156,18 @@ function TestHelp.test_names_of_pytorch()
     lu.assertStrContains(mx.help "step", "optimizer:step")
 end
 
+function TestHelp.test_the_examples_that_texts_name_exist()
+    local n = 0
+    for _, entry in ipairs(entries()) do
+        for path in entry.text:gmatch("scripts/examples/[%w_]+%.lua") do
+            lu.assertStrContains(mx.read_file(mx.root .. path), "local mx = require")
+            n = n + 1
+        end
+    end
+    lu.assertTrue(n > 10)
+    lu.assertStrContains(mx.help "PPO", "An example: scripts/examples/actor_critic.lua")
+end
+
 function TestHelp.test_misspelt_names()
     for word, near in pairs { matmull = "matmul", unsqeeze = "unsqueeze", ["nn.Liner"] = "nn.linear" } do
         local ok, message = pcall(mx.help, word)

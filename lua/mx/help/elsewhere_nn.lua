@@ -1,6 +1,23 @@
 --- As elsewhere.lua: names of layers, training, data and ranks.
 
 return {
+    { title = "Examples by topic", elsewhere = "An example",
+        { "LoRA, peft, adapters", "scripts/examples/lora.lua: frozen weights, and thin matrices beside them" },
+        { "GAN, DCGAN", "scripts/examples/gan.lua: two losses from one forward pass, averages of weights" },
+        { "DDPM, diffusion model, diffusers", "scripts/examples/diffusion.lua: noise is predicted and removed" },
+        { "Mamba, S4, state space model", "scripts/examples/state_space.lua: mx.linear_scan with gates" },
+        { "reinforcement learning, REINFORCE, A2C, PPO, policy gradient",
+            "scripts/examples/actor_critic.lua: a policy and a value on a gridworld" },
+        { "DiLoCo, local SGD, federated averaging", "scripts/examples/diloco.lua: ranks that exchange seldom" },
+        { "mixture of experts, MoE", "scripts/examples/experts.lua: routing, sorting and grouped products" },
+        { "knowledge distillation", "scripts/examples/distillation.lua: a small network taught by a large one" },
+        { "neural ODE, torchdiffeq", "scripts/examples/neural_ode.lua: a backward pass of one's own by mx.custom" },
+        { "influence functions", "scripts/examples/influence.lua: Hessian-vector products" },
+        { "MAML, meta-learning, higher", "scripts/examples/maml.lua: a gradient through steps of gradient descent" },
+        { "ALiBi", "scripts/examples/alibi.lua: attention with a bias in a character transformer" },
+        { "GPipe", "scripts/examples/gpipe.lua: layers on several ranks, mx.send and mx.recv with gradients" },
+        { "MNIST, torchvision, image classifier", "scripts/examples/images.lua: .npz files, a shuffled dataset" },
+    },
     { title = "Layers, training and ranks of PyTorch, by other functions", elsewhere = "Written with other functions",
         { "F.cosine_similarity, nn.CosineSimilarity",
             "`(mx.normalize(a) * mx.normalize(b)):sum { dim = -1 }`; of all pairs of rows `mx.matmul(mx.normalize(a), "
@@ -29,13 +46,6 @@ local optimizer = mx.optim.sgd({ w = w }, { learning_rate = 1 })
 for _, x in ipairs { 2, 4 } do mx.backward((w * x):sum() / 2) end
 optimizer:step()
 w --> {-2}]] },
-        { "LoRA, peft", "scripts/examples/lora.lua: frozen weights, and thin matrices beside them", code = [[
-local params = {}
-local base = mx.nn.linear(params, "base", 8, 8)
-mx.nn.freeze(params, { "^base" })
-local down, up = mx.nn.linear(params, "down", 8, 2), mx.nn.linear(params, "up", 2, 8)
-local function layer(x) return base(x) + up(down(x)) end
-layer(mx.ones(1, 8)):size() --> {1, 8}]] },
         { "nn.Identity", "`function(x) return x end`",
             code = [[mx.nn.sequential(function(x) return x end)(mx.ones(1)) --> {1}]] },
         { "nn.Flatten, nn.Unflatten", "`function(x) return x:view(x:size(1), -1) end`", code = [[

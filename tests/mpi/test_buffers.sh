@@ -1,16 +1,6 @@
 #!/bin/sh
 # A resumed run restores the buffers of its model, on any number of ranks and any mesh. test_buffers.sh MXLUA [MPIRUN]
-set -u
-
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-limit=$((60 * ${TIME_FACTOR:-1}))
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-passed=0
-failed=0
+. "$(dirname "$0")/checks.sh"
 
 # A step of a model with two buffers: one is small, and ranks share out the writing of the other. Each step adds the sum
 # of the ranks' shares of a number, which is the same on any number of ranks.
@@ -54,34 +44,25 @@ mx.run.load_parameters("checkpoints/r/parameters.h5", model)
 io.write(("rank %d: load %g\n"):format(mx.rank(), load:sum():item()))
 EOF
 
-# expect STATUS TEXT RANKS WORD...: the exit status, and a text in what mxlua with these words prints.
-expect() {
-    wanted=$1 text=$2 ranks=$3
+# expect_on RANKS STATUS TEXT WORD...: of mxlua with these words.
+expect_on() {
+    ranks=$1 wanted=$2 text=$3
     shift 3
-    timeout -k 2 "$limit" "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@" >out 2>&1
-    status=$?
-    if [ $status -eq "$wanted" ] && grep -qF -- "$text" out; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s on %s: status %s, wanted %s and "%s":\n' "$*" "$ranks" "$status" "$wanted" "$text"
-        tail -n 15 out
-    fi
+    expect "$wanted" "$text" "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@"
 }
 
 run="run.lua model_name=tiny max_target_length=16 per_device_batch_size=4 run_name=r
 checkpoint_period=1"
 # shellcheck disable=SC2086
 {
-    expect 0 "step 1, rank 0: load 48, large 1.0" 1 $run steps=1
-    expect 0 "step 2, rank 1: load 96, large 2.0" 2 $run steps=2 per_device_batch_size=2
-    expect 0 "step 3, rank 1: load 144, large 3.0" 2 $run steps=3 ici_fsdp_parallelism=1 ici_tensor_parallelism=2
-    expect 0 "step 4, rank 0: load 192, large 4.0" 1 $run steps=4
+    expect_on 1 0 "step 1, rank 0: load 48, large 1.0" $run steps=1
+    expect_on 2 0 "step 2, rank 1: load 96, large 2.0" $run steps=2 per_device_batch_size=2
+    expect_on 2 0 "step 3, rank 1: load 144, large 3.0" $run steps=3 ici_fsdp_parallelism=1 ici_tensor_parallelism=2
+    expect_on 1 0 "step 4, rank 0: load 192, large 4.0" $run steps=4
 }
-expect 0 "rank 1: load 192" 2 look.lua model_name=tiny
+expect_on 2 0 "rank 1: load 192" look.lua model_name=tiny
 LENGTH=5
 export LENGTH
-expect 1 "checkpoints/r/parameters.h5: 'buffers/load' is 4, the model's is 5" 2 look.lua model_name=tiny
+expect_on 2 1 "checkpoints/r/parameters.h5: 'buffers/load' is 4, the model's is 5" look.lua model_name=tiny
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

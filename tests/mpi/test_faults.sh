@@ -1,41 +1,16 @@
 #!/bin/sh
 # Ranks that die, raise, end or go astray while others wait for them: every run ends soon, with a failure and the culprit.
 # test_faults.sh MXLUA [MPIRUN]
-set -u
-
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-factor=${TIME_FACTOR:-1}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-passed=0
-failed=0
-
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n  status %s after %s s, output:\n%s\n' "$case" "$2" "$status" "$seconds" "$(head -n 20 out)"
-    fi
-}
+. "$(dirname "$0")/checks.sh"
 
 # on RANKS SECONDS CODE: runs the Lua code from a file, which must fail within so many seconds.
 on() {
     printf 'local mx = require "mx"\nlocal rank = mx.rank()\n%s\n' "$3" >fault.lua
     start=$(date +%s%N)
-    timeout -s KILL 60 "$mpirun" -n "$1" "$mxlua" --threads 1 fault.lua >out 2>&1
-    status=$?
+    run "$mpirun" -n "$1" "$mxlua" --threads 1 fault.lua
     tenths=$((($(date +%s%N) - start) / 100000000))
-    seconds=$((tenths / 10)).$((tenths % 10))
-    if [ "$status" -ne 0 ]; then check yes; else check no "expected a failure"; fi
-    if [ $tenths -le $(($2 * 10 * factor)) ]; then check yes; else check no "expected at most $2 s"; fi
-}
-
-has() {
-    if grep -q -- "$1" out; then check yes; else check no "no '$1' in the output"; fi
+    lacks "expected a failure" [ "$status" -eq 0 ]
+    holds "took $((tenths / 10)).$((tenths % 10)) s, expected at most $2 s" [ $tenths -le $(($2 * 10 * factor)) ]
 }
 
 # Files that MPI leaves in shared memory, and processes of ours that are still there, after 2 s at most: what other runs
@@ -46,7 +21,7 @@ leaves_nothing() {
         [ "$left" != "$shared" ] || break
         sleep 0.5
     done
-    if [ "$left" = "$shared" ]; then check yes; else check no "still there: $left"; fi
+    holds "still there: $left" [ "$left" = "$shared" ]
 }
 
 kill_me='os.execute("kill -9 " .. io.open("/proc/self/stat"):read("n"))'
@@ -56,36 +31,34 @@ grid='mx.mesh_define{{name = "x", ici = 2, dcn = 1}, {name = "y", ici = 2, dcn =
 mx.barrier("x") mx.barrier("y") mx.barrier()'
 
 case="nothing is wrong"
-seconds=0
 : >none.lua
-timeout -s KILL 60 "$mpirun" -n 2 "$mxlua" --threads 1 -e "mx.barrier()" "$folder/none.lua" >out 2>&1
-status=$?
-if [ $status -eq 0 ]; then check yes; else check no "expected a success"; fi
+run "$mpirun" -n 2 "$mxlua" --threads 1 -e "mx.barrier()" "$folder/none.lua"
+works
 leaves_nothing
 
 case="killed while others wait"
 for _ in 1 2 3; do
     on 3 3 "mx.all_reduce(mx.ones{3}) if rank == 1 then $kill_me end mx.all_reduce(mx.ones{3})"
-    has "rank 1 (process [0-9]*) has died"
+    matches "rank 1 (process [0-9]*) has died"
     leaves_nothing
 done
 
 case="killed while others compute"
 for _ in 1 2 3; do
     on 2 3 "mx.barrier() if rank == 1 then $kill_me end $spin"
-    has "rank 1 (process [0-9]*) has died"
+    matches "rank 1 (process [0-9]*) has died"
 done
 
 case="killed while others print"
 for _ in 1 2 3; do
     on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.2') $kill_me end while true do print(1) end"
-    has "rank 1 (process [0-9]*) has died"
+    matches "rank 1 (process [0-9]*) has died"
 done
 
 case="crashed" # UCX prints its own words, which make mpirun look for the dead
 for _ in 1 2 3; do
     on 2 3 "mx.barrier() if rank == 1 then $(echo "$kill_me" | sed s/-9/-SEGV/) end $spin"
-    has "rank 1 (process [0-9]*) has died"
+    matches "rank 1 (process [0-9]*) has died"
 done
 
 case="killed while others send tokens to their experts"
@@ -99,7 +72,7 @@ function model.parallel.send_rows(...)
     return send(...)
 end
 for _ = 1, 9 do mx.train.gradients(model, data, 1) end"
-has "rank 1 (process [0-9]*) has died"
+matches "rank 1 (process [0-9]*) has died"
 leaves_nothing
 
 case="killed while others exchange rows"
@@ -111,7 +84,7 @@ for i = 1, 1000 do
     if rank == 1 and i == 5 then $kill_me end
     mx.all_to_all_rows(y, counts, {rows = 600, back = true, async = true})
 end"
-    has "rank 1 (process [0-9]*) has died"
+    matches "rank 1 (process [0-9]*) has died"
     leaves_nothing
 done
 
@@ -123,12 +96,12 @@ local mesh = mx.train.mesh(c)
 local model = mx.models.new(c, mesh)
 for _, bias in pairs(model.buffers) do mx.copy(bias, mx.tensor{9, 9, 9, 9, 0, 0, 0, 0}) end
 mx.train.gradients(model, mx.data.open(c, mesh), 1)"
-    has "get.* 2048 rows, but .* buffer has rows = 1536: give it more (for a model: a larger ragged_buffer_factor, or -1)"
+    matches "get.* 2048 rows, but .* buffer has rows = 1536: give it more (for a model: a larger ragged_buffer_factor, or -1)"
 done
 
 case="killed when the others have ended"
 on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.3') $kill_me end"
-has "rank 1 (process [0-9]*) has died"
+matches "rank 1 (process [0-9]*) has died"
 
 case="mpirun is told to end"
 printf 'local mx = require "mx"\nmx.barrier()\nwhile true do mx.barrier() end\n' >forever.lua
@@ -138,7 +111,7 @@ for signal in TERM INT; do
     status=$?
     seconds=$((($(date +%s%N) - start) / 1000000000))
     # The status is Hydra's own, which is 0 now and then, for any MPI program.
-    if [ $seconds -le $((3 * factor)) ]; then check yes; else check no "expected at most 2 s more"; fi
+    holds "expected at most 2 s more" [ $seconds -le $((3 * factor)) ]
     leaves_nothing
 done
 
@@ -183,7 +156,7 @@ on 2 4 "if rank == 0 then mx.send(mx.ones{3}, {to = 1}) else mx.recv(mx.ones{3},
 mx.barrier() if rank == 1 then return end mx.recv(mx.ones{3}, {from = 1}):wait()"
 has "rank 1 has ended, and rank 0 waits for it in recv f32 (3) from rank 1 over all ranks at fault.lua:4"
 on 2 3 "mx.send(mx.ones{3}, {to = 1 - rank}):wait() mx.barrier()"
-has "the ranks differ: rank . does send f32 (3) to rank . over all ranks at fault.lua:3, rank . does send f32 (3) to rank"
+matches "the ranks differ: rank . does send f32 (3) to rank . over all ranks at fault.lua:3, rank . does send f32 (3) to rank"
 on 2 3 "if rank == 0 then mx.send(mx.ones{3}, {to = 1}) else mx.recv(mx.ones{4}, {from = 0}) end mx.barrier()"
 has "does recv f32 (4) from rank 0 over all ranks at fault.lua:3"
 on 2 3 "if rank == 0 then mx.send(mx.ones{2, 3}, {to = 1}) else mx.recv(mx.ones{3, 2}, {from = 0}) end mx.barrier()"
@@ -195,10 +168,10 @@ mx.barrier()
 if rank == 0 then mx.recv(mx.ones{5}, {from = 1}):wait() end
 $spin"
 has "has not finished within collective_timeout_s = 2 s"
-has "waits since .* for rank 1 in message 2: recv f32 (5) from rank 1 over all ranks at fault.lua:6"
+matches "waits since .* for rank 1 in message 2: recv f32 (5) from rank 1 over all ranks at fault.lua:6"
 has "last finished, message 1: recv f32 (3) from rank 0 over all ranks"
 on 2 3 "if rank == 1 then $kill_me end mx.recv(mx.ones{3}, {from = 1}):wait()"
-has "rank 1 (process [0-9]*) has died"
+matches "rank 1 (process [0-9]*) has died"
 
 case="the first collective along an axis"
 on 4 3 "${grid%%mx.barrier*}
@@ -223,7 +196,7 @@ has "rank 0 does all_reduce of 3 f32 over y at fault.lua:8"
 on 4 6 "$grid
 mx.all_reduce(mx.ones{3}, {axis = (rank == 0 or rank == 3) and 'x' or 'y'}) -- a circle of four
 $spin"
-has "the ranks differ: rank . does all_reduce of 3 f32 over [xy] at fault.lua:5, rank . does all_reduce of 3 f32 over"
+matches "the ranks differ: rank . does all_reduce of 3 f32 over [xy] at fault.lua:5, rank . does all_reduce of 3 f32 over"
 
 case="the same call at two places"
 on 2 5 "mx.comm_options{debug = true}
@@ -241,15 +214,15 @@ mx.barrier()
 if rank ~= 1 then mx.all_reduce(mx.ones{7}) end
 $spin"
 has "has not finished within collective_timeout_s = 2 s"
-has "rank 0: waits since .* all_reduce of 7 f32 over all ranks at fault.lua:5"
+matches "rank 0: waits since .* all_reduce of 7 f32 over all ranks at fault.lua:5"
 has "rank 1: is in no collective"
-has "last finished, collective .* barrier over all ranks at fault.lua:4"
+matches "last finished, collective .* barrier over all ranks at fault.lua:4"
 
 case="nobody waits for it"
 on 2 5 "mx.all_reduce(mx.ones{3 + rank}, {async = true})"
-has "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
+matches "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
 on 2 3 "mx.all_reduce(mx.ones{3 + rank}, {async = true}) os.exit(0)"
-has "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
+matches "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
 on 2 3 "if rank == 0 then mx.all_reduce(mx.ones{3}, {async = true}) end"
 has "rank 1 has ended, and rank 0 waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
 
@@ -262,22 +235,21 @@ for call in 'mx.all_reduce(mx.ones{3})' 'mx.barrier()' 'mx.share_text("x", 1)' \
 done
 for leave in 'return' 'os.exit(0)' 'os.exit(true, true)'; do
     on 3 4 "mx.all_reduce(mx.ones{3}) if rank == 1 then $leave end mx.all_reduce(mx.ones{3})"
-    has "rank 1 has ended, and rank . waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
+    matches "rank 1 has ended, and rank . waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
 done
 for call in 'mx.barrier()' 'mx.comm_options{debug = true} mx.all_reduce(mx.ones{3})'; do
     on 3 4 "mx.barrier() if rank == 1 then return end $call"
-    has "rank 1 has ended, and rank . waits for it in .* over all ranks at fault.lua:3"
+    matches "rank 1 has ended, and rank . waits for it in .* over all ranks at fault.lua:3"
 done
 on 2 5 "mx.comm_options{timeout_s = 2}
 mx.share_text('x')
 if rank == 1 then $spin end
 mx.all_reduce(mx.ones{7})"
-has "rank 0: waits since 2.* s for rank 1 in collective .* all_reduce of 7 f32 over all ranks at fault.lua:6"
-has "last finished, collective .* broadcast of 1 u8 over all ranks at fault.lua:4"
+matches "rank 0: waits since 2.* s for rank 1 in collective .* all_reduce of 7 f32 over all ranks at fault.lua:6"
+matches "last finished, collective .* broadcast of 1 u8 over all ranks at fault.lua:4"
 on 3 3 "mx.all_reduce(mx.ones{3}) if rank == 1 then $kill_me end $spin"
-has "rank 1 (process [0-9]*) has died"
+matches "rank 1 (process [0-9]*) has died"
 on 2 5 "mx.comm_options{debug = true} mx.all_reduce(mx.ones{3 + rank})"
 has "all_reduce of 4 f32 over all ranks at fault.lua:3"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

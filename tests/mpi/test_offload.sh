@@ -1,52 +1,18 @@
 #!/bin/sh
 # What goes wrong with the file of offloaded values, and that nothing is left behind: test_offload.sh MXLUA [MPIRUN]
-set -u
+. "$(dirname "$0")/checks.sh"
 
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-train=$(realpath scripts/train.lua)
-limit=$((40 * ${TIME_FACTOR:-1})) # seconds: an error that takes longer is a hang
-folder=$(mktemp -d)
+limit=$((40 * factor)) # an error that takes longer is a hang
 trap 'umount "$folder/small" 2>/dev/null; rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
 mkdir files small
-
-passed=0
-failed=0
-output=
-status=0
-
-run() {
-    command="$*"
-    timeout -k 2 "$limit" "$@" >out 2>&1
-    status=$?
-    output=$(cat out)
-}
-
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n  command: %s\n  status %s, output:\n%s\n' "$case" "$2" "$command" "$status" "$output"
-    fi
-}
-
-has() {
-    case "$output" in *"$1"*) check yes ;; *) check no "no '$1' in the output" ;; esac
-}
-
-exits() {
-    if [ "$status" -eq "$1" ]; then check yes; else check no "expected status $1"; fi
-}
 
 # One line says it, whatever the number of ranks.
 says_once() {
-    if [ "$(grep -c "$1" out)" -eq 1 ]; then check yes; else check no "expected one line with '$1'"; fi
+    holds "expected one line with '$1'" [ "$(grep -c "$1" out)" -eq 1 ]
 }
 
 empty() {
-    if [ -z "$(ls -A "$1")" ]; then check yes; else check no "files are left in $1"; fi
+    holds "files are left in $1" [ -z "$(ls -A "$1")" ]
 }
 
 # on RANKS DIRECTORY [OPTIONS...]: trains and offloads to the directory.
@@ -54,7 +20,7 @@ on() {
     ranks=$1
     directory=$2
     shift 2
-    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@" "$train" model_name=tiny steps=5 \
+    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@" "$root/scripts/train.lua" model_name=tiny steps=5 \
         enable_checkpointing=false remat_policy=minimal_offloaded offload_directory="$directory"
 }
 
@@ -121,5 +87,4 @@ exits 137
 has "true	1000"
 empty files
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

@@ -1,35 +1,21 @@
 #!/bin/sh
-# Tests a run that is resumed with another number of stages, text from its parameters, and a run in which the process of a stage is killed.
-# test_pipeline.sh MXLUA [MPIRUN]
-set -u
+# A run that is resumed with another number of stages, text from its parameters, and a run in which the process of a
+# stage is killed. test_pipeline.sh MXLUA [MPIRUN]
+. "$(dirname "$0")/checks.sh"
 
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-root=$(realpath "$(dirname "$0")/../..")
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+limit=$((120 * factor))
 
-passed=0
-failed=0
-
-check() {
-    if [ "$2" = "$3" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s, expected %s\n' "$1" "$2" "$3"
-        sed 's/^/    /' out
-    fi
+same() { # WHAT VALUE EXPECTED
+    holds "$1: $2, expected $3" [ "$2" = "$3" ]
 }
 
 # train RANKS WORDS...
 train() {
     ranks=$1
     shift
-    timeout -k 2 $((120 * ${TIME_FACTOR:-1})) "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$root/scripts/train.lua" \
+    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$root/scripts/train.lua" \
         model_name=tiny dataset_type=text dataset_path="$root/LICENSE" dtype=float32 base_num_decoder_layers=4 \
-        learning_rate_schedule_steps=6 ici_fsdp_parallelism=1 "$@" >out 2>&1
+        learning_rate_schedule_steps=6 ici_fsdp_parallelism=1 "$@"
 }
 
 # The losses of a run's steps, to four decimals.
@@ -44,18 +30,18 @@ train 4 run_name=parts steps=2 per_device_batch_size=2 ici_pipeline_parallelism=
 train 1 run_name=parts steps=4 per_device_batch_size=8
 train 2 run_name=parts steps=6 per_device_batch_size=4 ici_pipeline_parallelism=2 pipeline_schedule=1f1b \
     pipeline_parallel_layers=2
-check "six losses" "$(losses whole | wc -w)" 6
-check "4 stages, then 1, then 2 with layers outside" "$(losses parts)" "$(losses whole)"
+same "six losses" "$(losses whole | wc -w)" 6
+same "4 stages, then 1, then 2 with layers outside" "$(losses parts)" "$(losses whole)"
 
 # Text from the parameters of two stages, on one rank: that of the run without stages.
 text() {
-    timeout -k 2 $((60 * ${TIME_FACTOR:-1})) "$mxlua" --threads 1 "$root/scripts/generate.lua" \
-        parameters="checkpoints/$1" prompt="The " tokens=12 temperature=0 >out 2>&1
+    run "$mxlua" --threads 1 "$root/scripts/generate.lua" parameters="checkpoints/$1" prompt="The " tokens=12 \
+        temperature=0
     tail -n 1 out
 }
-check "text" "$(text whole/parameters.h5 | wc -c | sed 's/^[1-9][0-9]*$/some/')" some
-check "text from stages" "$(text parts/parameters.h5)" "$(text whole/parameters.h5)"
-check "text from a checkpoint of stages" "$(text parts/step_6)" "$(text whole/step_6)"
+lacks "no text" [ -z "$(text whole/parameters.h5)" ]
+same "text from stages" "$(text parts/parameters.h5)" "$(text whole/parameters.h5)"
+same "text from a checkpoint of stages" "$(text parts/step_6)" "$(text whole/step_6)"
 
 # The second stage kills itself in its third step.
 cat >dies.lua <<'END'
@@ -70,12 +56,11 @@ for step = 1, 6 do
     mx.train.gradients(model, data, 1)
 end
 END
-timeout -k 2 $((60 * ${TIME_FACTOR:-1})) "$mpirun" -n 2 "$mxlua" --threads 1 dies.lua model_name=tiny \
-    per_device_batch_size=2 ici_fsdp_parallelism=1 ici_pipeline_parallelism=2 >out 2>&1
-status=$?
-check "a stage that dies ends the run" $((status > 0 && status != 124)) 1 # 124: it hung
-check "and is named" "$(grep -c 'rank 1 (process [0-9]*) has died' out)" 1
-check "with what the other one waits for" "$(grep -c 'message.*rank 1 over stage' out | sed 's/[1-9][0-9]*/some/')" some
+case="a stage that dies"
+run "$mpirun" -n 2 "$mxlua" --threads 1 dies.lua model_name=tiny per_device_batch_size=2 ici_fsdp_parallelism=1 \
+    ici_pipeline_parallelism=2
+same "it ends the run" $((status > 0 && status != 124)) 1 # 124: it hung
+same "it is named" "$(grep -c 'rank 1 (process [0-9]*) has died' out)" 1
+matches "message.*rank 1 over stage" # that the other one waits for
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

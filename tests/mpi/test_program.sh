@@ -1,58 +1,19 @@
 #!/bin/sh
 # The mxlua program as a user meets it: options, exit statuses, and errors that end every rank.
 # test_program.sh MXLUA [MPIRUN]
-set -u
+. "$(dirname "$0")/checks.sh"
 
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-limit=$((30 * ${TIME_FACTOR:-1})) # seconds: an error that takes longer is a hang
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+limit=$((30 * factor)) # an error that takes longer is a hang
 
-passed=0
-failed=0
-output=
-status=0
-
-# run COMMAND...: its stdout and stderr together in $output, its status in $status. A machine of few cores is no fault.
-run() {
-    command="$*"
-    timeout -k 2 "$limit" "$@" >out 2>&1
-    status=$?
-    output=$(grep -v '^mxlua: warning: .* oversubscribed' out)
-}
-
+# on RANKS WORD...: runs mxlua. A machine of few cores is no fault.
 on() {
     ranks=$1
     shift
     run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@"
+    sed -i '/^mxlua: warning: .* oversubscribed/d' out
 }
 
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n  command: %s\n  status %s, output:\n%s\n' "$case" "$2" "$command" "$status" "$output"
-    fi
-}
-
-has() {
-    case "$output" in *"$1"*) check yes ;; *) check no "no '$1' in the output" ;; esac
-}
-
-has_not() {
-    case "$output" in *"$1"*) check no "'$1' in the output" ;; *) check yes ;; esac
-}
-
-is() {
-    if [ "$output" = "$1" ]; then check yes; else check no "expected exactly '$1'"; fi
-}
-
-exits() {
-    if [ "$status" -eq "$1" ]; then check yes; else check no "expected status $1"; fi
-}
+is() { holds "expected exactly '$1'" [ "$(cat out)" = "$1" ]; }
 
 # script NAME: standard input becomes a file.
 script() {
@@ -90,7 +51,7 @@ run "$mxlua" --help
 exits 0
 has "usage: mxlua"
 has "mpirun -n 2"
-if [ -z "$(echo "$output" | grep -E '.{81}')" ]; then check yes; else check no "lines above 80 columns"; fi
+holds "lines above 80 columns" [ -z "$(grep -E '.{81}' out)" ]
 run "$mxlua" --help learning_rate
 exits 0
 has "The highest learning rate"
@@ -158,7 +119,7 @@ is 1
 on 2 -v
 exits 0
 has "2 ranks, 2 on this machine"
-if [ "$(echo "$output" | grep -c '^Lua ')" -eq 1 ]; then check yes; else check no "printed once, by rank 0"; fi
+holds "printed once, by rank 0" [ "$(grep -c '^Lua ' out)" -eq 1 ]
 
 case="scripts"
 run "$mxlua" hello.lua a.yml k=v
@@ -166,7 +127,7 @@ exits 0
 is "hello	hello.lua	a.yml	a.yml	k=v"
 on 3 hello.lua
 exits 0
-if [ "$(echo "$output" | grep -c '^hello')" -eq 3 ]; then check yes; else check no "each rank runs it"; fi
+holds "each rank runs it" [ "$(grep -c '^hello' out)" -eq 3 ]
 run "$mxlua" -e 'print(1 + 1)' hello.lua x
 is "2
 hello	hello.lua	x	x"
@@ -227,7 +188,7 @@ exits 1
 has "rank 0: syntax.lua:1: unexpected symbol"
 on 3 syntax.lua
 exits 1
-if [ "$(echo "$output" | grep -c 'unexpected symbol')" -eq 1 ]; then check yes; else check no "said once"; fi
+holds "said once" [ "$(grep -c 'unexpected symbol' out)" -eq 1 ]
 run "$mxlua" -e 'error(setmetatable({}, {__tostring = function() return "one clear line" end}))'
 exits 1
 is "mxlua: rank 0: one clear line"
@@ -279,7 +240,7 @@ run timeout -s TERM 1 "$mpirun" -n 2 "$mxlua" --threads 1 -e 'while true do mx.b
 exits 124
 on 2 -e 'if mx.rank() == 1 then local pid = io.open("/proc/self/stat"):read("n"); os.execute("kill -9 " .. pid) end
     mx.barrier() mx.barrier()'
-if [ "$status" -ne 0 ] && [ "$status" -ne 124 ]; then check yes; else check no "a killed rank ends the run"; fi
+holds "a killed rank ends the run" [ $((status > 0 && status != 124)) = 1 ]
 
 case="globals"
 run "$mxlua" -e 'undeclared = 1'
@@ -294,7 +255,7 @@ is 2
 case="prompt"
 prompt() {
     command="mxlua $1, with lines: $2"
-    output=$(printf "$2" | timeout -k 2 "$limit" $1 2>&1)
+    printf "$2" | timeout -k 2 "$limit" $1 >out 2>&1
     status=$?
 }
 prompt "$mxlua -i" '1 + 1\n'
@@ -410,15 +371,11 @@ for more in dataset_type=grain "hardware=v5e-4 base_output_directory=gs://bucket
     case="long messages: $more"
     # shellcheck disable=SC2086
     run "$mxlua" --threads 1 "$root/scripts/train.lua" $words $more
-    plain=$(printf '%s\n' "$output" | awk 'length > 80' | wc -l)
-    if [ "$plain" -gt 0 ]; then check yes; else check no "no line above 80 columns"; fi
+    holds "no line above 80 columns" [ "$(awk 'length > 80' out | wc -l)" -gt 0 ]
     run script -qec "$mxlua --threads 1 $root/scripts/train.lua $words $more" /dev/null
-    output=$(printf '%s\n' "$output" | tr -d '\r' | sed '/^mesh of/,$d') # before the figures of the run
-    wide=$(printf '%s\n' "$output" | awk 'length > 80' | wc -l)
-    if [ "$wide" = 0 ]; then check yes; else check no "lines above 80 columns at a terminal"; fi
-    has "
-    "
+    sed -i 's/\r//g; /^mesh of/,$d' out # before the figures of the run
+    holds "lines above 80 columns at a terminal" [ "$(awk 'length > 80' out | wc -l)" = 0 ]
+    matches "^    "
 done
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

@@ -2,31 +2,9 @@
 # A run that is cut off goes on as if nothing had happened: the same bits on the same number of ranks, the same values on
 # another; damage is told, and an older checkpoint used. test_resume.sh MXLUA [MPIRUN]
 # KILLS=N sets how often runs are killed (200 for a thorough test).
-set -u
+. "$(dirname "$0")/checks.sh"
 
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-here=$(dirname "$(realpath "$0")")
-root=$(dirname "$(dirname "$here")")
 kills=${KILLS:-40}
-limit=$((60 * ${TIME_FACTOR:-1})) # seconds: more is a hang
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-passed=0
-failed=0
-case=
-
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n%s\n' "$case" "$2" "$(tail -n 15 out)"
-    fi
-}
-
 name=r$$ # of the run: no other process has it in its command line
 common="model_name=tiny dataset_type=text dataset_path=$root/README.md per_device_batch_size=6 max_target_length=32
 run_name=$name checkpoint_period=3 log_period=100 base_num_decoder_layers=1"
@@ -36,32 +14,23 @@ train() {
     ranks=$1
     shift
     if [ "$ranks" = 1 ]; then
-        timeout -k 2 "$limit" "$mxlua" --threads 1 "$root/scripts/train.lua" $common "$@" >out 2>&1
+        run "$mxlua" --threads 1 "$root/scripts/train.lua" $common "$@"
     else
-        timeout -k 2 "$limit" "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$root/scripts/train.lua" $common "$@" >out 2>&1
+        run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$root/scripts/train.lua" $common "$@"
     fi
-    status=$?
-}
-
-works() {
-    if [ $status -eq 0 ]; then check yes; else check no "exit status $status, expected 0"; fi
 }
 
 fails() {
-    if [ $status -ne 0 ] && [ $status -lt 124 ]; then check yes; else check no "exit status $status, expected an error"; fi
-}
-
-has() {
-    if grep -q -- "$1" out; then check yes; else check no "no '$1' in the output"; fi
+    holds "expected an error" [ $((status > 0 && status < 124)) = 1 ]
 }
 
 # Whether there is a file or folder.
 exists() {
-    if [ -e "$1" ]; then check yes; else check no "$1 is missing"; fi
+    holds "$1 is missing" [ -e "$1" ]
 }
 
 same() {
-    if cmp -s "$1" "$2"; then check yes; else check no "$1 and $2 differ"; fi
+    holds "$1 and $2 differ" cmp -s "$1" "$2"
 }
 
 # A folder of its own for a case, with what a run needs in it.
@@ -88,8 +57,7 @@ for ranks in 1 2; do
     has "steps: 12, was 6"
     "$mxlua" "$root/scripts/checkpoint.lua" merge checkpoints/$name to=mine.h5 all=true >out 2>&1
     mkdir other && cp -r "$folder/step_12_$ranks" other/step_12
-    "$mxlua" "$here/compare_files.lua" mine.h5 checkpoints/$name/step_12 other/step_12 >out 2>&1
-    status=$?
+    run "$mxlua" "$root/tests/mpi/compare_files.lua" mine.h5 checkpoints/$name/step_12 other/step_12
     works
     has "equal"
 done
@@ -112,8 +80,7 @@ train 3 steps=2 run_name=three load_full_state_path=checkpoints/$name/step_2 ici
 works
 "$mxlua" "$root/scripts/checkpoint.lua" merge checkpoints/$name/step_2 to=eight.h5 >out 2>&1
 cmp_values() {
-    "$mxlua" "$here/compare_files.lua" "$1" "$2" >out 2>&1
-    status=$?
+    run "$mxlua" "$root/tests/mpi/compare_files.lua" "$1" "$2"
     works
     has "equal"
 }
@@ -138,8 +105,7 @@ train 2 steps=2 $adafactor
 works
 train 2 steps=4 $adafactor
 works
-"$mxlua" "$here/compare_files.lua" checkpoints/straight/step_4 checkpoints/$name/step_4 >out 2>&1
-status=$?
+run "$mxlua" "$root/tests/mpi/compare_files.lua" checkpoints/straight/step_4 checkpoints/$name/step_4
 works
 has "equal"
 
@@ -173,7 +139,7 @@ three_checkpoints() {
 damaged() {
     train 2 steps=9
     works
-    has "$1"
+    matches "$1"
     has "RESUMING $name after step 6"
     exists checkpoints/$name/step_3
     exists checkpoints/$name/step_9.replaced-1 # what was damaged is still there
@@ -223,7 +189,7 @@ exists checkpoints/$name/step_3
 three_checkpoints "another model"
 train 2 steps=9 base_mlp_dim=64
 fails
-has "step_9 cannot be used: .*has shape (64, 128), that of this run (64, 64)"
+matches "step_9 cannot be used: .*has shape (64, 128), that of this run (64, 64)"
 
 three_checkpoints "another optimizer"
 train 2 steps=12 opt_type=sgd
@@ -246,7 +212,7 @@ train 1 steps=3 base_mlp_dim=4096
 )
 status=$(cat status)
 fails
-has "the checkpoint of step 6 was not saved: .*rank_0.h5"
+matches "the checkpoint of step 6 was not saved: .*rank_0.h5"
 train 1 steps=9 base_mlp_dim=4096
 works
 has "RESUMING $name after step 3"
@@ -299,5 +265,4 @@ done
 kill_often 1 $((kills * 3 / 4)) 0.8
 kill_often 2 $((kills / 4)) 1.2
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

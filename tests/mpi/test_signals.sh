@@ -1,47 +1,12 @@
 #!/bin/sh
 # Signals and lost launchers: a run saves and ends well, everything else ends at once, and no process is left.
 # test_signals.sh MXLUA [MPIRUN]
-set -u
-
 # With a /dev/shm of our own, we see what our runs leave there, and nobody else's.
 if [ -z "${OWN_SHM:-}" ] && unshare -m sh -c 'mount -t tmpfs tmpfs /dev/shm' 2>/dev/null; then
     OWN_SHM=1 exec unshare -m sh -c 'mount -t tmpfs tmpfs /dev/shm && exec sh "$0" "$@"' "$0" "$@"
 fi
 
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-here=$(dirname "$(realpath "$0")")
-root=$(dirname "$(dirname "$here")")
-factor=${TIME_FACTOR:-1}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-passed=0
-failed=0
-case=
-status=
-
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n  status %s, output:\n%s\n' "$case" "$2" "$status" "$(tail -n 12 out)"
-    fi
-}
-
-exits() {
-    if [ "$status" = "$1" ]; then check yes; else check no "expected status $1"; fi
-}
-
-has() {
-    if grep -q -- "$1" "${2:-out}"; then check yes; else check no "no '$1' in ${2:-the output}"; fi
-}
-
-has_not() {
-    if grep -q -- "$1" out; then check no "'$1' in the output"; else check yes; fi
-}
+. "$(dirname "$0")/checks.sh"
 
 # await SECONDS COMMAND...: until it succeeds.
 await() {
@@ -113,14 +78,16 @@ member() {
 }
 
 leaves_nothing() {
-    if await 10 none_left; then check yes; else check no "processes are left: $(ps -o pid=,comm= -p "$(echo $all | tr ' ' ,)")"; fi
-    [ -z "${OWN_SHM:-}" ] || if [ -z "$(ls /dev/shm)" ]; then check yes; else check no "left in /dev/shm: $(ls /dev/shm)"; fi
+    await 10 none_left
+    holds "processes are left: $(ps -o pid=,comm= -p "$(echo $all | tr ' ' ,)")" none_left
+    [ -z "${OWN_SHM:-}" ] || holds "left in /dev/shm: $(ls /dev/shm)" [ -z "$(ls /dev/shm)" ]
 }
 
 saved() {
     last=$(sed -n 's/^stopped after step \([0-9]*\) of.*/\1/p' checkpoints/x/log.txt)
-    if [ -e "checkpoints/x/step_${last:-none}/index.json" ]; then check yes; else check no "no checkpoint of step ${last:-?}"; fi
-    if "$mxlua" "$root/scripts/checkpoint.lua" verify checkpoints/x >verified 2>&1; then check yes; else check no "$(cat verified)"; fi
+    holds "no checkpoint of step ${last:-?}" [ -e "checkpoints/x/step_${last:-none}/index.json" ]
+    "$mxlua" "$root/scripts/checkpoint.lua" verify checkpoints/x >verified 2>&1 || echo "status $?" >>verified
+    lacks "$(cat verified)" grep -q "^status" verified
 }
 
 # Measuring the machine's peak takes most of the start.
@@ -137,8 +104,8 @@ for signal in INT HUP USR1; do # SIGTERM: test_resume.sh
     exits 0
     has "asked to stop by SIG$signal; saving, then ending"
     case $signal in
-    INT) has "mxlua: interrupted: the run saves after this step, .*; a second Ctrl-C ends it at once" ;;
-    *) has "^mxlua: SIG$signal: the run saves after this step" ;;
+    INT) matches "mxlua: interrupted: the run saves after this step, .*; a second Ctrl-C ends it at once" ;;
+    *) matches "^mxlua: SIG$signal: the run saves after this step" ;;
     esac
     saved
 done
@@ -162,7 +129,7 @@ for pair in INT:130 TERM:143; do
     kill -${pair%:*} $started # at once: launchers send one twice
     sleep 0.5
     if none=$(kill -0 $started 2>&1); then check yes; else check no "the same request, sent twice, ended it $none"; fi
-    has "the run saves after this step, .*a second .* ends it at once" # before the step ends
+    matches "the run saves after this step, .*a second .* ends it at once" # before the step ends
     kill -${pair%:*} $started
     ended
     exits "${pair#*:}"
@@ -185,12 +152,12 @@ rm -f started
 )
 status=$?
 exits 0
-has "^nil"
+matches "^nil"
 
 case="its parent's end is none of its own"
 rm -f done
 sh -c '"$1" --threads 1 -e "os.execute(\"sleep 0.5\") io.open(\"done\", \"w\"):close()" >out 2>&1 &' sh "$mxlua"
-if await 10 test -e done; then check yes; else check no "it did not come to its end"; fi
+holds "it did not come to its end" await 10 test -e done
 
 case="the terminal closes"
 rm -rf checkpoints
@@ -220,14 +187,14 @@ ended
 exits 0
 saved
 for step in 3 6 7; do
-    if [ -e checkpoints/x/step_$step/index.json ]; then check yes; else check no "no step_$step"; fi
+    holds "no step_$step" [ -e checkpoints/x/step_$step/index.json ]
 done
 case="in its last step"
 # shellcheck disable=SC2086
 begin "$mxlua" --threads 1 saving.lua $words steps=6
 ended
 exits 0
-if [ -e checkpoints/x/parameters.h5 ]; then check yes; else check no "the parameters of a run at its end are not saved"; fi
+holds "the parameters of a run at its end are not saved" [ -e checkpoints/x/parameters.h5 ]
 
 # ---- two ranks ----
 
@@ -267,8 +234,8 @@ for nodes in 2 1; do
     await 20 grep -q "gone wrong" out
     all=$(family $started)
     ended
-    if [ $status -ne 0 ]; then check yes; else check no "expected a failure"; fi
-    has "rank 1: .*gone wrong"
+    holds "expected a failure" [ $status -ne 0 ]
+    matches "rank 1: .*gone wrong"
     has_not "asked to stop"
     has_not "the run saves"
     leaves_nothing
@@ -281,10 +248,9 @@ all=$(family $started)
 # shellcheck disable=SC2086
 inodes=$(for process in $all; do ls -l /proc/$process/fd; done | sed -n 's/.*socket:\[\([0-9]*\)\]$/\1/p')
 named=$(awk -v inodes="$inodes" 'BEGIN { split(inodes, list); for (i in list) ours[list[i]] } $7 in ours && $8 ~ /mxlua/' /proc/net/unix)
-if [ -z "$named" ]; then check yes; else check no "$named"; fi
+holds "$named" [ -z "$named" ]
 kill -TERM $started
 ended
 leaves_nothing
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

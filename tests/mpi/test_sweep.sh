@@ -1,32 +1,7 @@
 #!/bin/sh
 # A sweep that is killed goes on: finished configurations do not run again, and the one that was running gives its real
 # result, even if its own run had finished. On several ranks, together and apart. test_sweep.sh MXLUA [MPIRUN]
-set -u
-
-mxlua=$(realpath "$1")
-mpirun=${2:-mpirun}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-passed=0
-failed=0
-case=
-
-check() {
-    if [ "$1" = yes ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s: %s\n%s\n' "$case" "$2" "$(tail -n 15 out)"
-    fi
-}
-
-holds() { # WHAT COMMAND...: the command succeeds
-    what=$1
-    shift
-    if "$@"; then check yes; else check no "$what"; fi
-}
+. "$(dirname "$0")/checks.sh"
 
 # Each configuration trains a tiny model with mx.run, under a name of its own. With KILL=N the process kills itself in
 # configuration N: KILL_AT=before its run, or =after it has finished and before the sweep knows the result.
@@ -119,5 +94,4 @@ rm -f ran
 APART=yes $mpirun -n 2 "$mxlua" --threads 1 ranks.lua >out 2>&1
 holds "nothing runs again" [ ! -e ran ]
 
-printf '%d passed, %d failed\n' $passed $failed
-[ $failed -eq 0 ]
+end

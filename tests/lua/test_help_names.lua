@@ -137,6 +137,8 @@ function TestNames.test_answers()
         ["torch.nn.BatchNorm2d"] = "mx.nn.batch_norm(", ["einops.rearrange"] = "mx.permute",
         ["gradient accumulation"] = "optimizer:step()", ["distributions.MixtureSameFamily"] = "mx.logsumexp",
         ["torch_geometric.utils.softmax"] = "mx.scatter_add", ["functional"] = "mx.relu(x)",
+        ["torch.take_along_dim"] = "mx.gather(", ["torch.copysign"] = "mx.where(y:lt(0)",
+        ["torch.Tensor.cauchy_"] = "mx.tan(", ["torch.index_add"] = "whole rows",
         ["batch norm"] = "mx.batch_norm(", ["early stopping"] = "mx.optim.early_stopping(",
         ["label smoothing"] = "mx.softmax_cross_entropy", ["ignore index"] = "mx.softmax_cross_entropy",
         ["x.to(device)"] = "t:to(", ["hidden states"] = "model:hidden(", ["jax.lax.scan"] = "for, while and if",

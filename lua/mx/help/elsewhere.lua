@@ -186,7 +186,9 @@ x --> {{5, 0}, {0, 0}}]] },
         { "is_tensor, is_floating_point", "`math.type(x)`, `type(x)`, and mx.dtypes[x:dtype()]",
             code = [[type(mx.ones(1)) --> userdata]] },
         { "Tensor.exponential_, geometric_, cauchy_, random_, distributions.Exponential, distributions.Gumbel",
-            "`-mx.log1p(-mx.rand(sizes))`", code = [[mx.all((-mx.log1p(-mx.rand(100))):ge(0)):item() --> 1]] },
+            "with u = mx.rand(sizes): exponential `-mx.log1p(-u)`, geometric `mx.ceil(mx.log1p(-u) / math.log(1 - "
+            .. "p))`, Cauchy `mx.tan(math.pi * (u - 0.5))`, Gumbel `-mx.log(-mx.log(u))`; random_ is "
+            .. "mx.randint", code = [[mx.all((-mx.log1p(-mx.rand(100))):ge(0)):item() --> 1]] },
         { "fft.fft, fft.rfft, fft.ifft, fft.irfft, stft, istft, fft.fft2, fft.ifft2, fft.rfft2, fft.fftn, fft.ifftn, "
             .. "fft.fftfreq, fft.fftshift, fft.hfft", "products with cosines and sines (n^2 work)", code = [[
 local x, n = mx.tensor { 1, 2, 3, 4 }, 4
@@ -215,7 +217,8 @@ right --> {{1}, {3}}]] },
 local a, b = mx.ones(1, 1), mx.full({ 1, 1 }, 2)
 local one, two = { 0, 0 }, { 1, 1 }
 mx.pad(a, { before = one, after = two }) + mx.pad(b, { before = two, after = one }) --> {{1, 0}, {0, 2}}]] },
-        { "cov, corrcoef", "`mx.matmul(x, x, { trans_b = true }) / (n - 1)` of rows without their mean", code = [[
+        { "cov, corrcoef", "`mx.matmul(x, x, { trans_b = true }) / (n - 1)` of rows without their mean; corrcoef is "
+            .. "that of rows that are divided by their standard deviation, too", code = [[
 local x = mx.tensor { { 1, 3 }, { 2, 6 } }
 x = x - x:mean { dim = 2, keepdim = true }
 mx.matmul(x, x, { trans_b = true }) / (2 - 1) --> {{2, 4}, {4, 8}}]] },
@@ -231,7 +234,13 @@ ids // 3, ids % 3 --> {1}, {2}]] },
             "`(y[{ {2, -1} }] + y[{ {1, n - 1} }]) / 2 * dx`, summed", code = [[
 local y = mx.tensor { 0, 1, 2 }
 ((y[{ { 2, -1 } }] + y[{ { 1, 2 } }]) / 2):sum():item() --> 2]] },
-        { "rad2deg, deg2rad, positive, rsub, copysign, signbit, ldexp",
+        { "copysign, signbit", "`mx.where(y:lt(0), -mx.abs(x), mx.abs(x))`, `x:lt(0)`; the sign of -0 is not seen",
+            code = [[
+local x, y = mx.tensor { 1, -2 }, mx.tensor { -3, 3 }
+mx.where(y:lt(0), -mx.abs(x), mx.abs(x)) --> {-1, 2}]] },
+        { "ldexp", "`x * 2 ^ n` as `x * mx.exp(n * math.log(2))`", code = [[
+mx.tensor { 3 } * mx.exp(mx.tensor { 2 } * math.log(2)) --> {12}]] },
+        { "rad2deg, deg2rad, positive, rsub",
             "arithmetic with numbers: `x * (180 / math.pi)`",
             code = [[mx.tensor { math.pi } * (180 / math.pi) --> {180}]] },
         { "randint_like, rand_like, scalar_tensor, asarray",

@@ -196,15 +196,17 @@ mx.pad(mx.tensor { 1, 2, 3 }, { before = { 2 }, after = { 0 }, mode = "reflect" 
     { title = "Selecting and ordering",
         { "narrow", torch = "narrow, slice", code = [[
 mx.narrow(mx.arange(5), { dim = 1, start = 2, length = 3 }) --> {1, 2, 3}]] },
-        { "index_select", torch = "index_select, take, take_along_dim", code = [[
+        { "index_select", torch = "index_select, take", code = [[
 mx.index_select(mx.tensor { 5, 6, 7 }, mx.tensor({ 2, 0 }, "i32")) --> {7, 5}]] },
-        { "gather", torch = "gather", code = [[
+        { "gather", torch = "gather, take_along_dim", code = [[
 local x = mx.tensor { { 1, 2 }, { 3, 4 } }
 mx.gather(x, mx.tensor({ { 1 }, { 0 } }, "i32"), { dim = 2 }) --> {{2}, {3}}]] },
         { "scatter", torch = "scatter, scatter_, index_put", code = [[
 mx.scatter(mx.zeros(3), mx.tensor({ 2, 0 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {6, 0, 5}]] },
         { "scatter_add", torch = "scatter_add, scatter_add_, index_add, bincount", code = [[
-mx.scatter_add(mx.zeros(3), mx.tensor({ 2, 2 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {0, 0, 11}]] },
+mx.scatter_add(mx.zeros(3), mx.tensor({ 2, 2 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {0, 0, 11}
+local ids, rows = mx.tensor({ 1, 1 }, "i32"), mx.tensor { { 1, 2 }, { 3, 4 } } -- index_add: whole rows
+mx.scatter_add(mx.zeros(2, 2), mx.expand(ids:view(-1, 1), rows:size()), rows, { dim = 1 }) --> {{0, 0}, {4, 6}}]] },
         { "nonzero", torch = "nonzero, argwhere", code = [[mx.nonzero(mx.tensor { 0, 5, 7 }) --> {{1}, {2}}]] },
         { "sort", torch = "sort", code = [[
 local values, ids = mx.sort(mx.tensor { 3, 1, 2 })

@@ -79,6 +79,20 @@ function TestLayers.test_convolutions()
     lu.assertErrorMsgContains("groups = 2 must divide 3 and 8 channels", mx.nn.conv2d, {}, "e", 3, 8, 3, { groups = 2 })
 end
 
+-- Initial values depend on name, sizes and seed, and not on the stream.
+function TestLayers.test_initial_values()
+    local function weight(name, seed)
+        local params = {}
+        mx.nn.linear(params, name, 3, 4, { seed = seed })
+        return params[name .. ".weight"]
+    end
+    local first = weight("a", 0)
+    mx.manual_seed(9)
+    lu.assertTrue(compare.identical(first, weight("a")))
+    lu.assertFalse(compare.identical(first, weight("a", 1)))
+    lu.assertFalse(compare.identical(first, weight("b")))
+end
+
 function TestLayers.test_sizes_of_kernels()
     local params, x = {}, mx.randn { 2, 3, 6, 7 }
     local f = mx.nn.conv2d(params, "c", 3, 4, { 2, 5 }, { padding = { 0, 2 } })

@@ -259,7 +259,8 @@ local w = mx.ones(2):requires_grad()
 mx.backward(mx.remat("full", function() return (w * w):tanh():sum() end))]] },
         { "name(t, text)", "Names a tensor, for policies of mx.remat and for messages. Returns it.",
             code = "mx.name(mx.ones(2), 'hidden') --> {1, 1}" },
-        { "manual_seed(n)", "Restarts the stream of random numbers.", torch = "manual_seed, random.seed, PRNGKey",
+        { "manual_seed(n)", "Restarts the stream of random numbers. Initial weights of layers do not come from it: "
+            .. "they depend on the layer's name and its option seed.", torch = "manual_seed, random.seed, PRNGKey",
             code = "mx.manual_seed(1)" },
         { "random_state(state)", "The position of the stream of random numbers; sets it if one is given.",
             torch = "get_rng_state, set_rng_state", code = "mx.random_state(mx.random_state())" },
@@ -274,8 +275,8 @@ w:grad() --> {1, 1}]] },
     },
     { title = "Layers: mx.nn",
         { "nn.parameter(params, name, sizes, options)",
-            "Creates a parameter and adds it to a table. Options: std, of normal "
-            .. "numbers, or value, of all elements (0 unless given), seed, dtype.",
+            "Creates a parameter and adds it to a table. Random values depend only on name, sizes and seed. Options: "
+            .. "std, of normal numbers, or value, of all elements (0 unless given), seed, dtype.",
             torch = "nn.Parameter, nn.ParameterDict", code = [[
 local params = {}
 local w = mx.nn.parameter(params, "w", { 2, 3 }, { std = 0.1 })

@@ -1,5 +1,5 @@
-/* Quantizing: the work is split by rows, or where each column has its scale, by columns. The largest magnitude does not
- * depend on the order, so neither do the bits. Blocks have no factors and no given scales. */
+/* Quantizing: threads have parts of the rows, which they read as they are stored. The largest magnitude does not depend
+ * on the order, so neither do the bits. Blocks have no factors and no given scales. */
 #include "kernels/quantize.h"
 
 #include "core/float8.h"
@@ -8,12 +8,11 @@
 #include "kernels/inline.h"
 
 #include <omp.h>
+#include <string.h>
 
 enum {
-    LINE = 64,           /* codes in a line of a cache, which threads do not share */
-    COLUMNS = 4096,      /* at most, that one thread quantizes at once by column */
-    BLOCK_COLUMNS = 256, /* the same of blocks: both passes over MX_BLOCK rows of them are in the first-level cache */
-    CHUNK = 1024         /* neighbours in a row whose values or scales are in scratch, a multiple of MX_BLOCK */
+    COLUMNS = 4096, /* at most, that are quantized at once by column or by blocks of columns */
+    CHUNK = 1024    /* neighbours in a row whose values or scales are in scratch, a multiple of MX_BLOCK */
 };
 
 /* Rows [row, row + rows) and columns [first, first + n) with their factors. */
@@ -103,40 +102,72 @@ static float scale_of_block(const mx_quantize *q, int32_t largest)
     return largest >= EXPONENT ? exact : power < 0x1p-120f ? 0x1p-120f : power;
 }
 
-/* The part of rows and columns in which each column shares a scale: scale[column]. */
-static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n, float *scale)
-{
-    int32_t largest[COLUMNS] = {0};
+/* Columns that are quantized together: their largest magnitudes and 1 / scale. */
+typedef struct columns {
+    int64_t first, n;
+    int32_t largest[COLUMNS];
     float inverse[COLUMNS];
-    mx_quantize_part p = part_for_largest(q, row, rows, first, n);
-    if (!q->given)
-        mx_kernels_current()->quantize->largest_each(&p, largest);
-    for (int64_t j = 0; j < n; j++) {
-        largest[j] = rounded(q, largest[j]);
+} columns;
+
+static void find_scales(const mx_quantize *q, columns *c)
+{
+    for (int64_t j = 0; j < c->n; j++) {
         if (!q->given)
-            scale[first + j] = q->by == MX_BY_COLUMN_BLOCK ? scale_of_block(q, largest[j]) : scale_of(q, largest[j]);
-        inverse[j] = 1.0f / scale[first + j];
+            q->scale[c->first + j] = scale_of(q, rounded(q, c->largest[j]));
+        c->inverse[j] = 1.0f / q->scale[c->first + j];
     }
-    write_codes(q, row, rows, first, n, 1, inverse);
 }
 
-/* All rows, in long pieces: reading them twice from memory is faster than walking down a few columns. */
+/* Rows [begin, end), one thread's part. */
+static void quantize_rows_of(const mx_quantize *q, int64_t begin, int64_t end, columns *c)
+{
+    if (!q->given) {
+        int32_t largest[COLUMNS] = {0};
+        mx_quantize_part p = part_for_largest(q, begin, end - begin, c->first, c->n);
+        mx_kernels_current()->quantize->largest_each(&p, largest);
+#pragma omp critical(mx_quantize_columns)
+        for (int64_t j = 0; j < c->n; j++)
+            c->largest[j] = largest[j] > c->largest[j] ? largest[j] : c->largest[j];
+    }
+#pragma omp barrier
+#pragma omp single
+    find_scales(q, c);
+    write_codes(q, begin, end - begin, c->first, c->n, 1, c->inverse);
+}
+
 static void quantize_by_column(const mx_quantize *q)
 {
-    int64_t parts = omp_in_parallel() ? 1 : omp_get_max_threads();
-    int64_t width = mx_max(LINE, mx_min(COLUMNS, mx_round_up(mx_ceil_div(q->columns, parts), LINE)));
-#pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
-    for (int64_t j = 0; j < q->columns; j += width)
-        quantize_columns(q, 0, q->rows, j, mx_min(width, q->columns - j), q->scale);
+    for (int64_t first = 0; first < q->columns; first += COLUMNS) {
+        columns c = {.first = first, .n = mx_min(COLUMNS, q->columns - first)};
+#pragma omp parallel if (q->rows * c.n >= MX_PARALLEL_FROM)
+        {
+            int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+            quantize_rows_of(q, q->rows * thread / threads, q->rows * (thread + 1) / threads, &c);
+        }
+    }
+}
+
+/* MX_BLOCK rows of n columns, each of which has a scale. */
+static void quantize_column_blocks(const mx_quantize *q, int64_t row, int64_t first, int64_t n)
+{
+    int32_t largest[COLUMNS];
+    float inverse[COLUMNS], *scale = q->scale + row / MX_BLOCK * q->columns + first;
+    mx_quantize_part p = part_for_largest(q, row, MX_BLOCK, first, n);
+    memset(largest, 0, (size_t)n * sizeof *largest);
+    mx_kernels_current()->quantize->largest_each(&p, largest);
+    for (int64_t j = 0; j < n; j++) {
+        scale[j] = scale_of_block(q, rounded(q, largest[j]));
+        inverse[j] = 1.0f / scale[j];
+    }
+    write_codes(q, row, MX_BLOCK, first, n, 1, inverse);
 }
 
 static void quantize_by_column_block(const mx_quantize *q)
 {
 #pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
     for (int64_t row = 0; row < q->rows; row += MX_BLOCK)
-        for (int64_t j = 0; j < q->columns; j += BLOCK_COLUMNS)
-            quantize_columns(q, row, MX_BLOCK, j, mx_min(BLOCK_COLUMNS, q->columns - j),
-                             q->scale + row / MX_BLOCK * q->columns);
+        for (int64_t j = 0; j < q->columns; j += COLUMNS)
+            quantize_column_blocks(q, row, j, mx_min(COLUMNS, q->columns - j));
 }
 
 static void quantize_blocks_of_row(const mx_quantize *q, int64_t row)

@@ -73,6 +73,7 @@ typedef struct mx_tensor {
     bool released;             /* its scope has closed: the user may not use it any more */
     bool saved;                /* a policy keeps the values: held counts one for it */
     bool dropped;              /* a policy dropped the values: backward computes them again if it needs them */
+    bool of_leaf;              /* codes of a leaf of f32, which gets their gradient as it is */
     int held;                  /* number of recorded calls that may read the values, plus 1 if a policy saved them */
     uint64_t holder;           /* with held: the number of the last call that holds them */
     int needed;                /* of these, the calls that backward has not visited yet; 0 outside backward */

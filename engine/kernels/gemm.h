@@ -44,6 +44,7 @@ typedef struct mx_gemm {
     const float *bias;         /* n values added to each row; NULL: none, as always in f64 */
     float alpha;               /* C = alpha op(A) op(B) + ... */
     bool accumulate;           /* add to what C holds */
+    bool rounded;              /* of codes: C is f32 and gets what bf16 would hold; neither bias nor accumulate */
     mx_scale scale_a, scale_b; /* of codes: of the rows of op(A) and the columns of op(B); then alpha is 1 */
     /* Scales of blocks, NULL: none. Dense, in the shape in which the operand is stored but for k / MX_BLOCK in place of
      * k. Of i8, B is transposed and A is not. mx_gemm_many takes none. */

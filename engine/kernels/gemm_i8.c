@@ -18,7 +18,7 @@ enum {
 
 bool mx_gemm_is_thin_i8(const mx_gemm *g)
 {
-    return g->m <= MX_THIN_ROWS && g->b.dtype == MX_I8 && g->b.trans && !g->a.trans &&
+    return g->m <= MX_THIN_ROWS && g->b.dtype == MX_I8 && g->b.trans && !g->a.trans && !g->rounded &&
            (g->block_b || g->a.dtype == MX_I8);
 }
 

@@ -5,9 +5,9 @@
 #include "kernels/gemm.h"
 #include "kernels/gemm_micro.h"
 
-/* The store and scale of each vector path; those of tiles are the last. */
+/* The stores of each vector path; those of tiles are the last. */
 mx_micro_store mx_gemm_store_avx2, mx_gemm_store_avx512, mx_gemm_store_avx512_bf16;
-mx_micro_scale mx_gemm_scale_avx2, mx_gemm_scale_avx512, mx_gemm_scale_avx512_bf16;
+mx_micro_store_codes mx_gemm_store_codes_avx2, mx_gemm_store_codes_avx512, mx_gemm_store_codes_avx512_bf16;
 
 /* The micro-kernels of a product on the path in use. */
 const mx_micro *mx_gemm_micro(const mx_gemm *g);

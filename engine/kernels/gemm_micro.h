@@ -36,9 +36,17 @@ typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype 
 typedef void mx_micro_store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c,
                             mx_dtype dtype, int64_t ldc, bool accumulate);
 
-/* The sums of codes (m, n), f32, or i32 if `whole`, become f32 times the scales of their rows and columns. */
-typedef void mx_micro_scale(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows,
-                            mx_scale of_columns);
+/* Sums of codes (m, n), f32, or i32 if `whole`, and the scales of their rows and columns. */
+typedef struct mx_code_sums {
+    const float *tile;
+    int64_t ld;
+    bool whole, rounded; /* rounded: as of mx_gemm */
+    mx_scale of_rows, of_columns;
+} mx_code_sums;
+
+/* Stores the sums times their scales as mx_micro_store stores a tile. */
+typedef void mx_micro_store_codes(int64_t m, int64_t n, const mx_code_sums *sums, const float *bias, void *c,
+                                  mx_dtype dtype, int64_t ldc, bool accumulate);
 
 /* Memory that is needed soon: `rows` pieces of `bytes`, `step` bytes apart. */
 typedef struct mx_ahead {
@@ -67,7 +75,7 @@ typedef struct mx_micro {
 
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
     mx_micro_store *store;
-    mx_micro_scale *scale;
+    mx_micro_store_codes *store_codes;
 } mx_micro;
 
 #endif

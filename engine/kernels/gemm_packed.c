@@ -244,12 +244,23 @@ static void list_ahead(const job *j, const span *s, next_panel *next, mx_ahead *
 
 static mx_scale scale_from(mx_scale s, int64_t i) { return (mx_scale){s.value ? s.value + i * s.step : NULL, s.step}; }
 
-/* Sums of codes become f32 times both scales. `i`, `j`: the tile's first row and column of C. */
-static void scale_tile(const job *t, int64_t i, int64_t j, int64_t m, int64_t n, int64_t ld, float *tile)
+/* Complete sums become m x n of C, from row i and column j on. */
+static void store_tile(const job *t, int64_t i, int64_t j, int64_t m, int64_t n, const float *sums, const float *bias,
+                       bool accumulate)
 {
     const mx_gemm *g = t->g;
-    t->u->scale(m, n, tile, ld, g->a.dtype == MX_I8 && g->b.dtype == MX_I8, scale_from(g->scale_a, i),
-                scale_from(g->scale_b, j));
+    void *c = at(&g->c, i, j);
+    if (!t->scaled) {
+        t->u->store(m, n, sums, t->u->nr, bias, c, g->c.dtype, g->c.stride, accumulate);
+        return;
+    }
+    const mx_code_sums codes = {.tile = sums,
+                                .ld = t->u->nr,
+                                .whole = g->a.dtype == MX_I8 && g->b.dtype == MX_I8,
+                                .rounded = g->rounded,
+                                .of_rows = scale_from(g->scale_a, i),
+                                .of_columns = scale_from(g->scale_b, j)};
+    t->u->store_codes(m, n, &codes, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
 /* One tile: m x n of C, row panel `ip` of the superblock, column panel `jp` of the span. `ahead`: room for C, and then
@@ -269,10 +280,8 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     if (j->partial) {
         float *sums = j->partial + (jp * j->super_panels + ip) * mr * nr;
         u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first, s->last ? ahead : ahead + 1);
-        if (s->last && j->scaled)
-            scale_tile(j, s->row + i, s->column + n_at, m, n, nr, sums);
         if (s->last)
-            u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, g->accumulate);
+            store_tile(j, s->row + i, s->column + n_at, m, n, sums, bias, g->accumulate);
         return;
     }
     bool accumulate = g->accumulate || !s->first;
@@ -282,9 +291,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     }
     _Alignas(64) float sums[MX_MICRO_MAX_TILE];
     u->kernel(s->k_words, a, b, g->alpha, sums, nr, false, ahead);
-    if (j->scaled)
-        scale_tile(j, s->row + i, s->column + n_at, m, n, nr, sums);
-    u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
+    store_tile(j, s->row + i, s->column + n_at, m, n, sums, bias, accumulate);
 }
 
 /* Packs the slices of the next panel whose units are among the first `there`. */

@@ -173,16 +173,18 @@ static void quantize_by_column_block(const mx_quantize *q)
 static void quantize_blocks_of_row(const mx_quantize *q, int64_t row)
 {
     int32_t largest[CHUNK / MX_BLOCK];
-    float inverse[CHUNK];
+    float scales[CHUNK / MX_BLOCK], inverse[CHUNK];
     for (int64_t first = 0; first < q->columns; first += CHUNK) {
         int64_t n = mx_min(CHUNK, q->columns - first);
-        float *scale = q->scale + (row * q->columns + first) / MX_BLOCK;
         mx_quantize_part p = part_for_largest(q, row, 1, first, n);
         mx_kernels_current()->quantize->largest_blocks(&p, largest);
+        for (int64_t b = 0; b < n / MX_BLOCK; b++)
+            scales[b] = scale_of_block(q, rounded(q, largest[b]));
+        memcpy(q->scale + (row * q->columns + first) / MX_BLOCK, scales, (size_t)(n / MX_BLOCK) * sizeof *scales);
         for (int64_t b = 0; b < n / MX_BLOCK; b++) {
-            scale[b] = scale_of_block(q, rounded(q, largest[b]));
-            for (int64_t i = b * MX_BLOCK; i < (b + 1) * MX_BLOCK; i++)
-                inverse[i] = 1.0f / scale[b];
+            float by = 1.0f / scales[b];
+            for (int64_t i = 0; i < MX_BLOCK; i++)
+                inverse[b * MX_BLOCK + i] = by;
         }
         write_codes(q, row, 1, first, n, 1, inverse);
     }

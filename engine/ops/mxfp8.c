@@ -43,11 +43,13 @@ static mx_status quantize(mx_tensor *x, int by, mx_tensor *codes[2])
     return mx_apply(&mx_op_quantize, in, 1, MX_ATTRS(attr), codes);
 }
 
-/* op(a) op(b) + bias, each quantized along the inner dimension. */
-static mx_status multiply(mx_tensor *a, mx_tensor *b, mx_tensor *bias, bool trans_a, bool trans_b, mx_tensor **y)
+/* op(a) op(b) + bias, each quantized along the inner dimension, rounded to bf16 and stored as `dtype`. */
+static mx_status multiply(mx_tensor *a, mx_tensor *b, mx_tensor *bias, bool trans_a, bool trans_b, mx_dtype dtype,
+                          mx_tensor **y)
 {
     mx_tensor *codes_a[2] = {NULL, NULL}, *codes_b[2] = {NULL, NULL};
-    const mx_scaled_attr attr = {trans_a, trans_b, MX_BF16, -1};
+    const mx_scaled_attr attr = {
+        .trans_a = trans_a, .trans_b = trans_b, .dtype = (int)dtype, .grad = -1, .rounded = dtype == MX_F32};
     mx_status status = quantize(a, trans_a ? MX_BY_COLUMN_BLOCK : MX_BY_ROW_BLOCK, codes_a);
     if (status == MX_OK)
         status = quantize(b, trans_b ? MX_BY_ROW_BLOCK : MX_BY_COLUMN_BLOCK, codes_b);
@@ -76,7 +78,7 @@ static mx_status multiply_values(mx_call *call, mx_tensor *values[3], mx_tensor 
 {
     for (int i = 0; i < call->n_in; i++)
         MX_TRY(values_of(call->in[i], &values[i]));
-    return multiply(values[X], values[W], values[BIAS], false, false, y);
+    return multiply(values[X], values[W], values[BIAS], false, false, MX_BF16, y);
 }
 
 static mx_status host(mx_call *call)
@@ -97,12 +99,12 @@ static mx_status vjp(mx_vjp *v)
 {
     mx_tensor *x = v->call->in[X], *w = v->call->in[W], *dy = v->out_grad[0], *y = NULL;
     if (v->want[W]) {
-        MX_TRY(multiply(x, dy, NULL, true, false, &y));
+        MX_TRY(multiply(x, dy, NULL, true, false, mx_vjp_dtype(v, W), &y));
         MX_TRY(mx_give_grad(v, W, y));
     }
     mx_vjp_let_go(v, X);
     if (v->want[X]) {
-        MX_TRY(multiply(dy, w, NULL, false, true, &y));
+        MX_TRY(multiply(dy, w, NULL, false, true, mx_vjp_dtype(v, X), &y));
         MX_TRY(mx_give_grad(v, X, y));
     }
     if (!v->want[BIAS])

@@ -91,6 +91,7 @@ static mx_status infer(mx_call *call)
     mx_shape scale;
     MX_TRY(scale_shape(call, &scale));
     MX_TRY(mx_out(call, 0, (mx_dtype)attr->dtype, &x->shape));
+    call->out[0]->of_leaf = !x->node && x->dtype == MX_F32;
     return mx_out(call, 1, MX_F32, &scale);
 }
 

@@ -7,8 +7,9 @@
 
 typedef struct mx_scaled_attr {
     bool trans_a, trans_b;
-    int dtype; /* of the result */
-    int grad;  /* of the gradient's codes; -1: those of b */
+    int dtype;    /* of the result */
+    int grad;     /* of the gradient's codes; -1: those of b */
+    bool rounded; /* the result is f32 and gets what bf16 would hold; scripts do not set it */
 } mx_scaled_attr;
 
 /* The inputs of both. The fifth is a bias, or the counts of a grouped product. */
@@ -37,9 +38,10 @@ mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n);
 /* The factors in input i of the rows or columns from `first` on. */
 mx_scale mx_scale_from(const mx_call *call, int i, int64_t first);
 
-/* Gives the gradients of a and b. Both are products of the codes of dy, which `times` computes in bf16. */
+/* Gives the gradients of a and b. Both are products of the codes of dy, which `times` computes with `attr`, rounded to
+ * bf16. That of a weight is stored as f32 where the weight is a leaf, so that nothing has to convert it. */
 typedef mx_status mx_scaled_multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *scale_a,
-                                     mx_tensor *scale_b, bool trans_a, bool trans_b, mx_tensor **y);
+                                     mx_tensor *scale_b, const mx_scaled_attr *attr, mx_tensor **y);
 mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times);
 
 #endif

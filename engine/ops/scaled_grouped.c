@@ -82,7 +82,7 @@ static mx_gemm product_of(const mx_call *call, const mx_grouped *s, int64_t grou
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[A], *b = call->in[B], *y = call->out[0];
-    mx_gemm g = {.n = s->n, .alpha = 1};
+    mx_gemm g = {.n = s->n, .alpha = 1, .rounded = attr->rounded};
     if (has_blocks(call))
         g.block_b = mx_f32(call->in[SCALE_B]) + group * s->n * (s->k / MX_BLOCK);
     else
@@ -117,11 +117,10 @@ static mx_status host(mx_call *call)
 }
 
 static mx_status multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *scale_a, mx_tensor *scale_b,
-                          bool trans_a, bool trans_b, mx_tensor **y)
+                          const mx_scaled_attr *attr, mx_tensor **y)
 {
-    const mx_scaled_attr attr = {trans_a, trans_b, MX_BF16, -1};
     mx_tensor *in[] = {a, b, scale_a, scale_b, call->in[COUNTS]};
-    return mx_apply(&mx_op_scaled_grouped_matmul, in, 5, MX_ATTRS(attr), y);
+    return mx_apply(&mx_op_scaled_grouped_matmul, in, 5, MX_ATTRS(*attr), y);
 }
 
 static mx_status vjp(mx_vjp *v) { return mx_scaled_vjp(v, multiply); }

@@ -156,6 +156,7 @@ static mx_status host(mx_call *call)
     if (bias && mx_is_bf16(bias->dtype))
         MX_TRY(mx_apply_cast(call->in[BIAS], MX_F32, &f32));
     g.bias = f32 ? mx_f32(f32) : bias ? mx_f32(bias) : NULL;
+    g.rounded = attr->rounded;
     mx_status status = mx_gemm_run(&g);
     mx_release(f32);
     return status;
@@ -177,12 +178,11 @@ static mx_status quantize_dy(const mx_vjp *v, int by, mx_tensor *row_factor, mx_
 }
 
 static mx_status multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *scale_a, mx_tensor *scale_b,
-                          bool trans_a, bool trans_b, mx_tensor **y)
+                          const mx_scaled_attr *attr, mx_tensor **y)
 {
     (void)call;
-    const mx_scaled_attr attr = {trans_a, trans_b, MX_BF16, -1};
     mx_tensor *in[] = {a, b, scale_a, scale_b};
-    return mx_apply(&mx_op_scaled_matmul, in, 4, MX_ATTRS(attr), y);
+    return mx_apply(&mx_op_scaled_matmul, in, 4, MX_ATTRS(*attr), y);
 }
 
 /* One scale for all of the tensor stays a factor of the result; scales by row or column go into dy. */
@@ -197,11 +197,15 @@ static mx_status input_gradient(mx_vjp *v, int i, mx_tensor *const shared[2], mx
     if (!shared[0])
         MX_TRY(i == A ? quantize_dy(v, MX_BY_ROW, NULL, factor, own) : quantize_dy(v, MX_BY_COLUMN, factor, NULL, own));
     mx_tensor *const *dy = shared[0] ? shared : own;
-    mx_status status = i == A ? times(call, dy[0], other, dy[1], rest, false, true, &y)
-                              : times(call, other, dy[0], rest, dy[1], true, false, &y);
+    bool wide = call->in[i]->of_leaf;
+    const mx_scaled_attr attr = {
+        .trans_a = i == B, .trans_b = i == A, .dtype = wide ? MX_F32 : MX_BF16, .grad = -1, .rounded = wide};
+    mx_status status =
+        i == A ? times(call, dy[0], other, dy[1], rest, &attr, &y) : times(call, other, dy[0], rest, dy[1], &attr, &y);
     mx_release(own[0]);
     mx_release(own[1]);
-    return status == MX_OK ? mx_give_grad(v, i, y) : status;
+    v->grad[i] = status == MX_OK ? y : NULL;
+    return status;
 }
 
 mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times)

@@ -180,7 +180,7 @@ static mx_matrix new_matrix(int64_t rows, int64_t columns, mx_dtype dtype, bool 
 
 typedef struct form {
     mx_dtype a, b, c;
-    bool trans_a, trans_b, bias;
+    bool trans_a, trans_b, bias, rounded;
     int scales; /* bits: of rows, of columns, one for all, of blocks of a, of blocks of b */
 } form;
 
@@ -202,17 +202,17 @@ static const float *powers(int64_t n)
     return v;
 }
 
-/* The distance from `want` that f32 sums of k terms and the scales allow; a bf16 C is rounded once more. */
+/* The distance from `want` that f32 sums of k terms and the scales allow; C may be rounded to bf16 once more. */
 static double error_bound(const mx_gemm *g, double magnitude, double want)
 {
     double bound = (2.0 * (double)g->k + 8) * 0x1p-24 * magnitude + 1e-37;
-    return g->c.dtype == MX_BF16 ? bound + ldexp(fabs(want) + bound, -8) : bound;
+    return g->c.dtype == MX_BF16 || g->rounded ? bound + ldexp(fabs(want) + bound, -8) : bound;
 }
 
 /* i8 x i8 is exact, so it equals the reference to the bit; all else is near sums in double. */
 static void check_product(int64_t m, int64_t n, int64_t k, form f)
 {
-    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1};
+    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1, .rounded = f.rounded};
     g.a = f.trans_a ? new_matrix(k, m, f.a, true) : new_matrix(m, k, f.a, false);
     g.b = f.trans_b ? new_matrix(n, k, f.b, true) : new_matrix(k, n, f.b, false);
     g.c = new_matrix(m, n, f.c, false);
@@ -248,12 +248,13 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
             factor *= g.scale_b.value ? (double)g.scale_b.value[j * step] : 1;
             double shift = g.bias ? (double)g.bias[j] : 0, want = sum * factor + shift;
             double got = mx_get_number(g.c.data, i * g.c.stride + j, f.c);
+            wrong += f.rounded && (double)mx_from_bf16(mx_to_bf16((float)got)) != got;
             wrong += !(fabs(got - want) <= error_bound(&g, magnitude * factor + fabs(shift), want));
         }
-    CHECK(wrong == 0, "%s%s: (%d, %d, %d) %s%s x %s%s -> %s, scales %d%s: %d wrong", mx_isa_name(mx_isa_current()),
+    CHECK(wrong == 0, "%s%s: (%d, %d, %d) %s%s x %s%s -> %s%s, scales %d%s: %d wrong", mx_isa_name(mx_isa_current()),
           mx_cpu_has(MX_CPU_VNNI) ? "" : " without VNNI", (int)m, (int)n, (int)k, mx_dtype_name(f.a),
-          f.trans_a ? "'" : "", mx_dtype_name(f.b), f.trans_b ? "'" : "", mx_dtype_name(f.c), f.scales,
-          f.bias ? " + bias" : "", wrong);
+          f.trans_a ? "'" : "", mx_dtype_name(f.b), f.trans_b ? "'" : "", f.rounded ? "rounded " : "",
+          mx_dtype_name(f.c), f.scales, f.bias ? " + bias" : "", wrong);
     free(g.a.data);
     free(g.b.data);
     free(g.c.data);
@@ -283,6 +284,7 @@ static void test_products(void)
                       .trans_b = random_bits() & 1,
                       .bias = random_bits() & 1,
                       .scales = (int)(random_bits() & 7)};
+            f.rounded = f.c == MX_F32 && !f.bias && random_bits() & 1;
             check_product(sizes[random_bits() % N_SIZES], sizes[random_bits() % N_SIZES],
                           sizes[random_bits() % N_SIZES], f);
         }
@@ -297,6 +299,8 @@ static void test_products(void)
     check_product(67, 101, 5024, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = BLOCKS_OF_A | BLOCKS_OF_B});
     check_product(29, 53, 9000, (form){.a = MX_I8, .b = MX_I8, .c = MX_BF16, .scales = 3});
     check_product(29, 53, 5000, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = 3});
+    check_product(29, 53, 9000, (form){.a = MX_I8, .b = MX_I8, .c = MX_F32, .scales = 3, .rounded = true});
+    check_product(29, 53, 5000, (form){.a = MX_E4M3, .b = MX_E5M2, .c = MX_F32, .scales = 3, .rounded = true});
     check_product(130, 290, 700, (form){.a = MX_I8, .b = MX_I8, .c = MX_F32, .scales = 3, .bias = true});
 }
 

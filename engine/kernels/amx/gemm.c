@@ -221,7 +221,7 @@ const mx_micro mx_micro_amx = {.instruction = "TDPBF16PS, tiles of 16 x 16",
                                .pack_b = pack_b,
                                .kernel = kernel,
                                .store = mx_gemm_store_avx512_bf16,
-                               .scale = mx_gemm_scale_avx512_bf16};
+                               .store_codes = mx_gemm_store_codes_avx512_bf16};
 
 const mx_micro mx_micro_i8_tiles_amx = {.instruction = "TDPBSSD, tiles of 16 x 16",
                                         .mr = MR,
@@ -235,4 +235,4 @@ const mx_micro mx_micro_i8_tiles_amx = {.instruction = "TDPBSSD, tiles of 16 x 1
                                         .pack_b = pack_b_i8,
                                         .kernel = kernel_i8,
                                         .store = mx_gemm_store_avx512_bf16,
-                                        .scale = mx_gemm_scale_avx512_bf16};
+                                        .store_codes = mx_gemm_store_codes_avx512_bf16};

@@ -60,16 +60,20 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
         }
 }
 
-static void scale(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows, mx_scale of_columns)
+static void store_codes(int64_t m, int64_t n, const mx_code_sums *sums, const float *bias, void *c, mx_dtype dtype,
+                        int64_t ldc, bool accumulate)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float x = tile[i * ld_tile + j];
+            float x = sums->tile[i * sums->ld + j];
             int32_t bits;
             memcpy(&bits, &x, sizeof bits);
-            x = whole ? (float)bits : x;
-            x *= of_rows.value ? of_rows.value[i * of_rows.step] : 1.0f;
-            tile[i * ld_tile + j] = x * (of_columns.value ? of_columns.value[j * of_columns.step] : 1.0f);
+            x = sums->whole ? (float)bits : x;
+            x *= sums->of_rows.value ? sums->of_rows.value[i * sums->of_rows.step] : 1.0f;
+            x *= sums->of_columns.value ? sums->of_columns.value[j * sums->of_columns.step] : 1.0f;
+            x = sums->rounded ? mx_from_bf16(mx_to_bf16(x)) : x;
+            char *to = (char *)c + (size_t)(i * ldc + j) * mx_dtype_bytes(dtype);
+            store(1, 1, &x, 1, bias ? bias + j : NULL, to, dtype, ldc, accumulate);
         }
 }
 
@@ -83,7 +87,7 @@ const mx_micro mx_micro_portable = {.instruction = "MULPS",
                                     .pack_b = pack_b,
                                     .kernel = kernel,
                                     .store = store,
-                                    .scale = scale};
+                                    .store_codes = store_codes};
 
 static void pack_a_f32(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
 {
@@ -103,7 +107,7 @@ const mx_micro mx_micro_f32_portable = {.instruction = "MULPS",
                                         .pack_a = pack_a_f32,
                                         .kernel = kernel,
                                         .store = store,
-                                        .scale = scale};
+                                        .store_codes = store_codes};
 
 /* i8 is packed as all else, since f32 holds it; the sums are i32. */
 static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
@@ -131,7 +135,7 @@ const mx_micro mx_micro_i8_portable = {.instruction = "IMUL",
                                        .pack_b = pack_b,
                                        .kernel = kernel_i8,
                                        .store = store,
-                                       .scale = scale};
+                                       .store_codes = store_codes};
 
 static void whole(const int16_t *a, const int8_t *b, int64_t stride, int64_t k, int64_t n, int32_t *sums)
 {
@@ -191,6 +195,7 @@ void mx_gemm_reference(const mx_gemm *g)
             sum = whole ? (float)exact : sum * g->alpha;
             sum *= g->scale_a.value ? g->scale_a.value[i * g->scale_a.step] : 1.0f;
             sum *= g->scale_b.value ? g->scale_b.value[j * g->scale_b.step] : 1.0f;
+            sum = g->rounded ? rounded(sum) : sum;
             store(1, 1, &sum, 1, g->bias ? g->bias + j : NULL,
                   (char *)g->c.data + (i * g->c.stride + j) * (int64_t)mx_dtype_bytes(g->c.dtype), g->c.dtype, 1,
                   g->accumulate);

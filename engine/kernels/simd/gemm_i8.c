@@ -86,7 +86,7 @@ const mx_micro MX_SIMD_NAME(mx_micro_i8) = {.instruction = MX_SIMD_512 ? "VPMADD
                                             .pack_b = MX_SIMD_NAME(mx_pack_b_shorts),
                                             .kernel = kernel_shorts,
                                             .store = MX_SIMD_NAME(mx_gemm_store),
-                                            .scale = MX_SIMD_NAME(mx_gemm_scale)};
+                                            .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 
 #if MX_SIMD_512
 
@@ -159,6 +159,6 @@ const mx_micro MX_SIMD_NAME(mx_micro_vnni) = {.instruction = "VPDPBUSD, 512 bits
                                               .pack_b = pack_b,
                                               .kernel = kernel_bytes,
                                               .store = MX_SIMD_NAME(mx_gemm_store),
-                                              .scale = MX_SIMD_NAME(mx_gemm_scale)};
+                                              .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 
 #endif

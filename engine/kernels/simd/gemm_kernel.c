@@ -107,26 +107,34 @@ void MX_SIMD_NAME(mx_gemm_store)(int64_t m, int64_t n, const float *tile, int64_
     }
 }
 
-/* Of n sums from `at` on, at most a vector. */
-MX_INLINE void scale_sums(float *at, int64_t n, bool whole, vf of_row, vf of_columns)
+/* One vector of columns: n of it (VL or more: all), from column j on. */
+MX_INLINE void store_code_columns(int64_t m, int64_t j, int64_t n, const mx_code_sums *s, const float *bias, void *c,
+                                  bool bf16, int64_t ldc, bool accumulate)
 {
-    vf x = n >= VL ? vf_load(at) : vf_load_part(at, n);
-    x = (whole ? vi_to_vf(vf_bits(x)) : x) * of_row * of_columns;
-    n >= VL ? vf_store(at, x) : vf_store_part(at, x, n);
+    const float *column = s->of_columns.value ? s->of_columns.value + j * s->of_columns.step : NULL;
+    vf one = vf_set1(1), shift = !bias ? vf_zero() : n >= VL ? vf_load(bias + j) : vf_load_part(bias + j, n);
+    vf by = !column ? one : s->of_columns.step == 0 ? vf_set1(*column) : vf_load_part(column, mx_min(n, VL));
+    for (int64_t i = 0; i < m; i++) {
+        const float *from = s->tile + i * s->ld + j;
+        vf x = n >= VL ? vf_load(from) : vf_load_part(from, n);
+        vf row = s->of_rows.value ? vf_set1(s->of_rows.value[i * s->of_rows.step]) : one;
+        x = (s->whole ? vi_to_vf(vf_bits(x)) : x) * row * by;
+        x = (s->rounded ? vf_from_bf16(vf_to_bf16(x)) : x) + shift;
+        if (accumulate)
+            x = x + load_c(c, bf16, i * ldc + j, n);
+        store_c(c, bf16, i * ldc + j, n, x);
+    }
 }
 
-void MX_SIMD_NAME(mx_gemm_scale)(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows,
-                                 mx_scale of_columns)
+void MX_SIMD_NAME(mx_gemm_store_codes)(int64_t m, int64_t n, const mx_code_sums *sums, const float *bias, void *c,
+                                       mx_dtype dtype, int64_t ldc, bool accumulate)
 {
-    vf one = vf_set1(1);
-    for (int64_t j = 0; j < n; j += VL) {
-        const float *column = of_columns.value ? of_columns.value + j * of_columns.step : NULL;
-        int64_t left = n - j;
-        vf by = !column ? one : of_columns.step == 0 ? vf_set1(*column) : vf_load_part(column, mx_min(left, VL));
-        for (int64_t i = 0; i < m; i++)
-            scale_sums(tile + i * ld_tile + j, left, whole,
-                       of_rows.value ? vf_set1(of_rows.value[i * of_rows.step]) : one, by);
-    }
+    bool bf16 = mx_is_bf16(dtype);
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL)
+        store_code_columns(m, j, VL, sums, bias, c, bf16, ldc, accumulate);
+    if (j < n)
+        store_code_columns(m, j, n - j, sums, bias, c, bf16, ldc, accumulate);
 }
 
 /* 512 words of k: loading and storing the sums of a tile then takes no noticeable time. More words are not faster. */
@@ -147,7 +155,7 @@ const mx_micro MX_SIMD_NAME(mx_micro) = {.mr = MR,
 #endif
                                          .kernel = kernel,
                                          .store = MX_SIMD_NAME(mx_gemm_store),
-                                         .scale = MX_SIMD_NAME(mx_gemm_scale)};
+                                         .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 
 #if !defined(MX_SIMD_AVX512_BF16)
 const mx_micro MX_SIMD_NAME(mx_micro_f32) = {.mr = MR,
@@ -163,5 +171,5 @@ const mx_micro MX_SIMD_NAME(mx_micro_f32) = {.mr = MR,
 #endif
                                              .kernel = kernel,
                                              .store = MX_SIMD_NAME(mx_gemm_store),
-                                             .scale = MX_SIMD_NAME(mx_gemm_scale)};
+                                             .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 #endif

@@ -2,8 +2,8 @@
  *
  * A panel has `width` rows of A or columns of B; below, "items". Where an item is contiguous in k (A as stored, B
  * transposed), 8 items x 8 words are loaded along k and transposed in registers; otherwise neighbouring items are
- * contiguous and a vector of them is copied. That is 256 bits wide on every path. Only panels of B in pairs have a
- * wider way too: a product of few rows packs B for little arithmetic. */
+ * contiguous and a vector of them is copied. That is 256 bits wide on every path. With AVX-512, panels of B and of i8
+ * have wider ways too: a product of few rows packs B for little arithmetic, and one of i8 multiplies fast. */
 #include "kernels/simd/gemm_simd.h"
 #include "kernels/simd/transpose.h"
 
@@ -219,7 +219,7 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
 }
 
 #if MX_SIMD_512
-/* ---- f32 or bf16 in vectors of 16 words ---- */
+/* ---- in vectors of 16 words ---- */
 
 MX_INLINE bool is_wide(word_kind kind)
 {
@@ -253,10 +253,23 @@ MX_INLINE vi load_wide_singles(const source *s, int64_t offset, int64_t n, word_
     return vi_and(rounded, vi_set1((int)0xffff0000u));
 }
 
+/* The first n bytes from `offset` on (64 or more: 64), then zeros. A masked load of a panel's 48 bytes would wait for
+ * the next line, too, which has not been prefetched. */
+MX_INLINE __m512i load_wide_bytes(const source *s, int64_t offset, int64_t n)
+{
+    const char *from = s->data + offset;
+    if (n == 48)
+        return _mm512_inserti32x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)from)),
+                                  _mm_loadu_si128((const __m128i *)(from + 32)), 2);
+    return _mm512_maskz_loadu_epi8(n >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << n) - 1, s->data + offset);
+}
+
 /* 16 words of one item, from element p of k on, n of whose elements exist. */
 MX_INLINE vi wide_words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
 {
     int64_t offset = item * s->stride + p;
+    if (kind == BYTES)
+        return load_wide_bytes(s, offset, n);
     if (kind <= SINGLES)
         return load_wide_singles(s, offset, n, kind);
     if (s->dtype != MX_BF16)
@@ -278,7 +291,7 @@ MX_INLINE vi wide_word_of_items(const source *s, int64_t item, int64_t w, int64_
 /* Items contiguous in k. */
 MX_INLINE void pack_wide_along(const source *s, int width, uint32_t *out, word_kind kind)
 {
-    int64_t words = words_of(s->k, kind);
+    int64_t words = words_of(s->k, kind), step = step_of(s->k, kind);
     for (int64_t item = 0; item < s->length; item += width)
         for (int r = 0; r < width; r += VL)
             for (int64_t w = 0; w < words; w += VL) {
@@ -287,7 +300,7 @@ MX_INLINE void pack_wide_along(const source *s, int width, uint32_t *out, word_k
                 for (int i = 0; i < VL; i++)
                     row[i] = i < valid ? vi_float(wide_words_of_item(s, item + r + i, p, s->k - p, kind)) : vf_zero();
                 transpose(row);
-                uint32_t *to = out + item * words + w * width + r;
+                uint32_t *to = out + item * step + w * width + r;
                 for (int i = 0; i < VL && w + i < words; i++)
                     vf_store((float *)to + i * width, row[i]);
             }
@@ -303,6 +316,50 @@ MX_INLINE void pack_wide_across(const source *s, int width, uint32_t *out, word_
                 for (int r = 0; r < width; r += VL)
                     vi_store((int32_t *)out + item * words + w * width + r,
                              wide_word_of_items(s, item + r, w, s->length - item - r, kind));
+}
+
+/* Word w of 64 neighbouring items of bytes, n of which exist: 16 in each of word[]. */
+MX_INLINE void wide_bytes_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind, vi word[4])
+{
+    vi row[4], part[4];
+    for (int b = 0; b < 4; b++)
+        row[b] = load_wide_bytes(s, (4 * w + b) * s->stride + item, 4 * w + b < s->k ? n : 0);
+    vi low01 = _mm512_unpacklo_epi8(row[0], row[1]), high01 = _mm512_unpackhi_epi8(row[0], row[1]);
+    vi low23 = _mm512_unpacklo_epi8(row[2], row[3]), high23 = _mm512_unpackhi_epi8(row[2], row[3]);
+    part[0] = _mm512_unpacklo_epi16(low01, low23); /* lane L of part i: items 16 L + 4 i to 16 L + 4 i + 3 */
+    part[1] = _mm512_unpackhi_epi16(low01, low23);
+    part[2] = _mm512_unpacklo_epi16(high01, high23);
+    part[3] = _mm512_unpackhi_epi16(high01, high23);
+    vi start01 = _mm512_shuffle_i32x4(part[0], part[1], 0x44), end01 = _mm512_shuffle_i32x4(part[0], part[1], 0xee);
+    vi start23 = _mm512_shuffle_i32x4(part[2], part[3], 0x44), end23 = _mm512_shuffle_i32x4(part[2], part[3], 0xee);
+    word[0] = _mm512_shuffle_i32x4(start01, start23, 0x88);
+    word[1] = _mm512_shuffle_i32x4(start01, start23, 0xdd);
+    word[2] = _mm512_shuffle_i32x4(end01, end23, 0x88);
+    word[3] = _mm512_shuffle_i32x4(end01, end23, 0xdd);
+    for (int i = 0; kind == OFFSET_BYTES && i < 4; i++)
+        word[i] = _mm512_xor_si512(word[i], _mm512_set1_epi8((char)0x80));
+}
+
+/* Bytes: 64 items at a time in panels of 8, or one panel of 48. */
+MX_INLINE void pack_bytes_across(const source *s, int width, uint32_t *out, word_kind kind)
+{
+    int64_t words = words_of(s->k, kind), step = step_of(s->k, kind), most = width == 8 ? 64 : width;
+    for (int64_t first = 0; first < words; first += 8)
+        for (int64_t item = 0; item < s->length; item += most)
+            for (int64_t w = first; w < mx_min(first + 8, words); w++) {
+                int64_t n = mx_min(most, s->length - item);
+                uint32_t *to = out + item * step + w * width;
+                vi word[4];
+                wide_bytes_of_items(s, item, w, n, kind, word);
+                for (int i = 0; width != 8 && i < width / VL; i++)
+                    vi_store((int32_t *)to + i * VL, word[i]);
+                for (int i = 0; width == 8 && i * VL < n; i++) {
+                    _mm256_storeu_si256((__m256i *)(to + i * VL * step), _mm512_castsi512_si256(word[i]));
+                    if (i * VL + 8 < n)
+                        _mm256_storeu_si256((__m256i *)(to + (i * VL + 8) * step),
+                                            _mm512_extracti64x4_epi64(word[i], 1));
+                }
+            }
 }
 
 /* Words w and w + 1 of 16 neighbouring items, in two panels of 8. */
@@ -345,7 +402,11 @@ MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void 
         pack_eights_across(&s, packed, kind);
         return;
     }
-    if (is_wide(kind) && width % VL == 0) {
+    if (per_word(kind) == 4 && !along) {
+        pack_bytes_across(&s, width, packed, kind);
+        return;
+    }
+    if ((is_wide(kind) || kind == BYTES) && width % VL == 0) {
         along ? pack_wide_along(&s, width, packed, kind) : pack_wide_across(&s, width, packed, kind);
         return;
     }

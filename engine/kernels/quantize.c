@@ -1,5 +1,5 @@
-/* Quantizing: threads have parts of the rows, which they read as they are stored. The largest magnitude does not depend
- * on the order, so neither do the bits. Blocks have no factors and no given scales. */
+/* Quantizing: threads have parts of the rows, or where columns have scales, strips of columns. The largest magnitude
+ * does not depend on the order, so neither do the bits. Blocks have no factors and no given scales. */
 #include "kernels/quantize.h"
 
 #include "core/float8.h"
@@ -102,7 +102,25 @@ static float scale_of_block(const mx_quantize *q, int32_t largest)
     return largest >= EXPONENT ? exact : power < 0x1p-120f ? 0x1p-120f : power;
 }
 
-/* Columns that are quantized together: their largest magnitudes and 1 / scale. */
+/* Rows of n columns, each of which has a scale: scale[0] is that of the first. */
+static void quantize_columns(const mx_quantize *q, int64_t row, int64_t rows, int64_t first, int64_t n, float *scale)
+{
+    int32_t largest[COLUMNS];
+    float inverse[COLUMNS];
+    memset(largest, 0, (size_t)n * sizeof *largest);
+    mx_quantize_part p = part_for_largest(q, row, rows, first, n);
+    if (!q->given)
+        mx_kernels_current()->quantize->largest_each(&p, largest);
+    for (int64_t j = 0; j < n; j++) {
+        int32_t most = rounded(q, largest[j]);
+        if (!q->given)
+            scale[j] = q->by == MX_BY_COLUMN_BLOCK ? scale_of_block(q, most) : scale_of(q, most);
+        inverse[j] = 1.0f / scale[j];
+    }
+    write_codes(q, row, rows, first, n, 1, inverse);
+}
+
+/* Columns that threads quantize together: their largest magnitudes and 1 / scale. */
 typedef struct columns {
     int64_t first, n;
     int32_t largest[COLUMNS];
@@ -135,7 +153,8 @@ static void quantize_rows_of(const mx_quantize *q, int64_t begin, int64_t end, c
     write_codes(q, begin, end - begin, c->first, c->n, 1, c->inverse);
 }
 
-static void quantize_by_column(const mx_quantize *q)
+/* Columns too long for the second-level cache are read twice from memory, as they are stored. */
+static void quantize_long_columns(const mx_quantize *q)
 {
     for (int64_t first = 0; first < q->columns; first += COLUMNS) {
         columns c = {.first = first, .n = mx_min(COLUMNS, q->columns - first)};
@@ -147,19 +166,16 @@ static void quantize_by_column(const mx_quantize *q)
     }
 }
 
-/* MX_BLOCK rows of n columns, each of which has a scale. */
-static void quantize_column_blocks(const mx_quantize *q, int64_t row, int64_t first, int64_t n)
+static void quantize_by_column(const mx_quantize *q)
 {
-    int32_t largest[COLUMNS];
-    float inverse[COLUMNS], *scale = q->scale + row / MX_BLOCK * q->columns + first;
-    mx_quantize_part p = part_for_largest(q, row, MX_BLOCK, first, n);
-    memset(largest, 0, (size_t)n * sizeof *largest);
-    mx_kernels_current()->quantize->largest_each(&p, largest);
-    for (int64_t j = 0; j < n; j++) {
-        scale[j] = scale_of_block(q, rounded(q, largest[j]));
-        inverse[j] = 1.0f / scale[j];
+    enum { STRIP = MX_QUANTIZE_STRIP };
+    if (q->rows * STRIP * (int64_t)mx_dtype_bytes(q->dtype) > mx_cpu_l2_bytes() * 3 / 4) {
+        quantize_long_columns(q);
+        return;
     }
-    write_codes(q, row, MX_BLOCK, first, n, 1, inverse);
+#pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
+    for (int64_t j = 0; j < q->columns; j += STRIP)
+        quantize_columns(q, 0, q->rows, j, mx_min(STRIP, q->columns - j), q->scale + j);
 }
 
 static void quantize_by_column_block(const mx_quantize *q)
@@ -167,7 +183,8 @@ static void quantize_by_column_block(const mx_quantize *q)
 #pragma omp parallel for schedule(static) if (q->rows * q->columns >= MX_PARALLEL_FROM)
     for (int64_t row = 0; row < q->rows; row += MX_BLOCK)
         for (int64_t j = 0; j < q->columns; j += COLUMNS)
-            quantize_column_blocks(q, row, j, mx_min(COLUMNS, q->columns - j));
+            quantize_columns(q, row, MX_BLOCK, j, mx_min(COLUMNS, q->columns - j),
+                             q->scale + row / MX_BLOCK * q->columns + j);
 }
 
 static void quantize_blocks_of_row(const mx_quantize *q, int64_t row)

@@ -43,6 +43,9 @@ typedef struct mx_quantize {
  * scale of NaN. With a given scale a NaN becomes the code NaN, or 0 as i8. */
 void mx_quantize_run(const mx_quantize *q);
 
+/* So many columns are walked down fastest: a cache line of codes a row. Numbers for each column stay in registers. */
+enum { MX_QUANTIZE_STRIP = 64 };
+
 /* Part of a tensor, and what its values are multiplied by in turn. */
 typedef struct mx_quantize_part {
     const void *x;

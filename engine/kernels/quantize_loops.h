@@ -193,9 +193,9 @@ static void scale_by_blocks(mx_bf16 *values, int64_t n, const float *scale, int 
             values[i] = (mx_bf16)(mx_bits_of_float(mx_from_bf16(values[i]) * scale[b]) >> 16);
 }
 
-#define QUANTIZE_LOOPS(own_round)                                                                                      \
+#define QUANTIZE_LOOPS(own_each, own_round)                                                                            \
     {                                                                                                                  \
-        .largest = find_largest, .largest_each = find_largest_each, .largest_blocks = find_largest_blocks,             \
+        .largest = find_largest, .largest_each = own_each, .largest_blocks = find_largest_blocks,                      \
         .multiply = multiply, .scatter = scatter, .round = own_round, .widen = widen, .scale = scale_by_blocks         \
     }
 

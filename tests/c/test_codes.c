@@ -31,14 +31,16 @@ static float rounded(float x, mx_dtype code)
     return (float)mx_get_number(byte, 0, code);
 }
 
-/* With a scale of 1, each bf16 and the f32 `bits` beside it become the nearest code, and what is beyond the largest
- * becomes the largest. */
-static void test_every_bf16(mx_dtype code, int bits)
+/* With a scale of 1, of the tensor or of each column, each bf16 and the f32 `bits` beside it become the nearest code,
+ * and what is beyond the largest becomes the largest. */
+static void test_every_bf16(mx_dtype code, int bits, mx_quantize_by by)
 {
     static float x[65536];
     static mx_bf16 narrow[65536];
     static uint8_t codes[65536];
-    float one = 1;
+    float one[1024];
+    for (int i = 0; i < 1024; i++)
+        one[i] = 1;
     for (int i = 0; i < 65536; i++) {
         narrow[i] = (mx_bf16)i;
         x[i] = mx_float_of_bits(((uint32_t)i << 16) + (uint32_t)bits);
@@ -49,8 +51,8 @@ static void test_every_bf16(mx_dtype code, int bits)
                                    .dtype = bits ? MX_F32 : MX_BF16,
                                    .codes = codes,
                                    .code = code,
-                                   .by = MX_BY_TENSOR,
-                                   .scale = &one,
+                                   .by = by,
+                                   .scale = one,
                                    .given = true});
     int wrong = 0;
     for (int i = 0; i < 65536; i++) {
@@ -124,6 +126,31 @@ static void test_paths_agree(mx_dtype code)
             CHECK(from < 2 || memcmp(&fast, &of_bf16, sizeof fast) == 0,
                   "%s: %s, form %d: rounded f32 has other bits than bf16", mx_isa_name(isa), mx_dtype_name(code), form);
         }
+}
+
+/* Columns beyond the second-level cache have the codes and scales of the same numbers in rows. */
+static void test_long_columns(mx_dtype code)
+{
+    enum { ROWS = 50000, COLUMNS = 3 };
+    static float x[ROWS * COLUMNS], turned[COLUMNS * ROWS];
+    static uint8_t codes[ROWS * COLUMNS], want[COLUMNS * ROWS];
+    float scale[COLUMNS], want_scale[COLUMNS];
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLUMNS; j++) {
+            x[i * COLUMNS + j] = (float)random_bits() * 0x1p-30f - 1.0f;
+            turned[j * ROWS + i] = x[i * COLUMNS + j];
+        }
+    mx_quantize q = {.rows = ROWS, .columns = COLUMNS, .x = x, .codes = codes, .code = code, .scale = scale};
+    q.by = MX_BY_COLUMN;
+    mx_quantize_run(&q);
+    q = (mx_quantize){.rows = COLUMNS, .columns = ROWS, .x = turned, .codes = want, .code = code, .scale = want_scale};
+    mx_quantize_run(&q);
+    int wrong = memcmp(scale, want_scale, sizeof scale) != 0;
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLUMNS; j++)
+            wrong += codes[i * COLUMNS + j] != want[j * ROWS + i];
+    CHECK(wrong == 0, "%s: %d codes or scales of long columns of %s differ from those of rows",
+          mx_isa_name(mx_isa_current()), wrong, mx_dtype_name(code));
 }
 
 /* A mean of stochastic roundings is the number itself: 4096 draws, whose deviation is at most half a step each. */
@@ -413,9 +440,12 @@ int main(void)
     for (mx_isa isa = FIRST_ISA; isa <= mx_isa_best(); isa++) {
         CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
         for (int i = 0; i < N_CODES; i++) {
-            for (int bits = -1; bits <= 1; bits++)
-                test_every_bf16(all_codes[i], bits);
+            for (int bits = -1; bits <= 1; bits++) {
+                test_every_bf16(all_codes[i], bits, MX_BY_TENSOR);
+                test_every_bf16(all_codes[i], bits, MX_BY_COLUMN);
+            }
             test_paths_agree(all_codes[i]);
+            test_long_columns(all_codes[i]);
             test_every_code(all_codes[i]);
         }
         const char *before = "";

@@ -11,4 +11,4 @@ static void widen(int64_t rows, int64_t n, const uint8_t *codes, int64_t stride,
         }
 }
 
-const mx_quantize_paths mx_quantize_portable = QUANTIZE_LOOPS(round_to_codes);
+const mx_quantize_paths mx_quantize_portable = QUANTIZE_LOOPS(find_largest_each, round_to_codes);

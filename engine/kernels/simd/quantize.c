@@ -143,18 +143,24 @@ MX_INLINE vf load_reals(const void *x, source from, int64_t i, int64_t n)
     return vf_select(vf_is_nan(value), vi_float(quiet), vi_float(rounded));
 }
 
+/* The lowest byte of each lane. */
+MX_INLINE __m128i low_bytes(vi x)
+{
+#if MX_SIMD_512
+    return _mm512_cvtepi32_epi8(x);
+#else
+    x = vi_and(x, vi_set1(0xff));
+    __m128i shorts = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return _mm_packus_epi16(shorts, shorts);
+#endif
+}
+
 /* The codes nearest to x. A NaN passes both limits, which are the first operands. Its conversion is 0x80000000, whose
  * last byte is the code 0. */
 MX_INLINE __m128i codes_of(vf x)
 {
     vi code = vf_to_vi(vf_max(vf_set1(-128), vf_min(vf_set1(127), x)));
-#if MX_SIMD_512
-    return _mm512_cvtepi32_epi8(code);
-#else
-    code = vi_and(code, vi_set1(0xff));
-    __m128i shorts = _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
-    return _mm_packus_epi16(shorts, shorts);
-#endif
+    return low_bytes(code);
 }
 
 MX_INLINE void to_i8_of(const mx_quantize_part *p, source from, const float *column, uint8_t *codes)
@@ -178,12 +184,114 @@ MX_INLINE void to_i8_of(const mx_quantize_part *p, source from, const float *col
     }
 }
 
+/* ---- strips of columns ---- */
+
+enum { STRIP = MX_QUANTIZE_STRIP, STRIP_VECTORS = STRIP / VL };
+
+MX_INLINE vi larger_of(vi a, vi b)
+{
+#if MX_SIMD_512
+    return _mm512_max_epi32(a, b);
+#else
+    return _mm256_max_epi32(a, b);
+#endif
+}
+
+MX_INLINE vi smaller_of(vi a, vi b)
+{
+#if MX_SIMD_512
+    return _mm512_min_epi32(a, b);
+#else
+    return _mm256_min_epi32(a, b);
+#endif
+}
+
+MX_INLINE void largest_of_strip(const mx_quantize_part *p, source from, const float *column, int32_t *largest)
+{
+    vi most[STRIP_VECTORS];
+    for (int v = 0; v < STRIP_VECTORS; v++)
+        most[v] = vi_load(largest + v * VL);
+    for (int64_t i = 0; i < p->rows; i++) {
+        const char *x = row_of(p, from, i);
+        vf row = vf_set1(factor_of(p, i));
+        for (int v = 0; v < STRIP_VECTORS; v++) {
+            vf value = load_reals(x, from, v * VL, VL) * row;
+            if (column)
+                value = value * vf_load(column + v * VL);
+            most[v] = larger_of(most[v], vi_and(vf_bits(value), vi_set1(0x7fffffff)));
+        }
+    }
+    for (int v = 0; v < STRIP_VECTORS; v++)
+        vi_store(largest + v * VL, most[v]);
+}
+
+static void find_each(const mx_quantize_part *p, int32_t *largest)
+{
+    if (p->n == STRIP)
+        SPECIALIZED(largest_of_strip, p, largest);
+    else
+        find_largest_each(p, largest);
+}
+
+/* nearest_float8 for formats with NaNs of both signs. */
+MX_INLINE __m128i float8_of(vf x, mx_dtype code)
+{
+    int mantissa = mx_dtypes[code].mantissa_bits, cut = 23 - mantissa, lift = 127 - mx_dtypes[code].exponent_bias;
+    int least = (lift + 1) << 23, infinite = 0x7f800000;
+    vi bits = vf_bits(x), size = vi_and(bits, vi_set1(0x7fffffff));
+    vi near = smaller_of(size, vi_set1((int32_t)mx_bits_of_float(mx_dtypes[code].bound)));
+    vi power = larger_of(vi_and(near, vi_set1(infinite)), vi_set1(least));
+    vi sum = vf_bits(vi_float(near) + vi_float(vi_add(power, vi_set1(cut << 23))));
+    vi result = vi_and(vi_sub(vi_add(sum, vi_shr(power, cut)), vi_set1(least >> cut)), vi_set1(0x7f));
+    vf nan = vi_float(vi_set1(code == MX_E4M3 ? 0x7f : 0x7e));
+    result = vf_bits(vf_select(vf_is_nan(x), nan, vi_float(result)));
+    return low_bytes(vi_or(result, vi_and(vi_shr(bits, 24), vi_set1(0x80))));
+}
+
+/* Asks for the same rows of the next strip, whose columns follow. */
+MX_INLINE void strip_to_codes(const mx_quantize_part *p, source from, const float *column, mx_dtype code,
+                              uint8_t *codes)
+{
+    vf factor[STRIP_VECTORS];
+    for (int v = 0; v < STRIP_VECTORS; v++)
+        factor[v] = column ? vf_load(column + v * VL) : vf_set1(1);
+    for (int64_t i = 0; i < p->rows; i++, codes += p->stride) {
+        const char *x = row_of(p, from, i);
+        vf row = vf_set1(factor_of(p, i));
+        for (int line = 0; line < STRIP * (from == AS_BF16 ? 2 : 4); line += 64)
+            _mm_prefetch(x + STRIP * (from == AS_BF16 ? 2 : 4) + line, _MM_HINT_T0);
+        for (int v = 0; v < STRIP_VECTORS; v++) {
+            vf value = load_reals(x, from, v * VL, VL) * row * factor[v];
+            __m128i result = code == MX_I8 ? codes_of(value) : float8_of(value, code);
+            memcpy(codes + v * VL, &result, VL);
+        }
+    }
+}
+
+/* False: not a strip whose only factors are those of its columns and rows, or another format. */
+static bool try_strip(const mx_quantize_part *p, mx_dtype code, uint8_t *codes)
+{
+    if (p->n != STRIP || p->inverse != 1.0f || !p->column)
+        return false;
+    if (code == MX_I8)
+        SPECIALIZED(strip_to_codes, p, MX_I8, codes);
+    else if (code == MX_E4M3)
+        SPECIALIZED(strip_to_codes, p, MX_E4M3, codes);
+    else if (code == MX_E5M2)
+        SPECIALIZED(strip_to_codes, p, MX_E5M2, codes);
+    else
+        return false;
+    return true;
+}
+
 static void to_nearest(const mx_quantize_part *p, mx_dtype code, uint8_t *codes)
 {
+    if (try_strip(p, code, codes))
+        return;
     if (code == MX_I8)
         SPECIALIZED(to_i8_of, p, codes);
     else
         round_to_codes(p, code, codes);
 }
 
-const mx_quantize_paths MX_SIMD_NAME(mx_quantize) = QUANTIZE_LOOPS(to_nearest);
+const mx_quantize_paths MX_SIMD_NAME(mx_quantize) = QUANTIZE_LOOPS(find_each, to_nearest);

@@ -267,7 +267,7 @@ static mx_dtype scalar_dtype(lua_State *L, const mx_op *op, int i, int n)
     for (int k = first; k <= n; k++) {
         const mx_tensor *t = mxl_test_tensor(L, k);
         if (t)
-            return i == 1 || !mx_dtype_computes(t->dtype) ? t->dtype : MX_F32;
+            return (i == 1 && !(op->flags & MX_OP_LIKE_SECOND)) || !mx_dtype_computes(t->dtype) ? t->dtype : MX_F32;
     }
     return MX_F32;
 }

@@ -6,6 +6,7 @@
 #include "kernels/inline.h"
 
 #include <omp.h>
+#include <string.h>
 
 enum {
     PIECE = 1 << 17, /* elements of a row that one thread sums */
@@ -195,4 +196,110 @@ mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y)
         return scan_rows(x, e, reverse, y);
     scan_columns(x, e, reverse, y);
     return MX_OK;
+}
+
+/* ---- linear recurrences ---- */
+
+static void linear_band(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagged, mx_array y, int64_t o,
+                        int64_t first, bool stream)
+{
+    float state[WIDTH];
+    int64_t step = reverse ? -e.inner : e.inner, start = (o * e.n + (reverse ? e.n - 1 : 0)) * e.inner + first;
+    mx_array second = {at(a, start + (lagged || e.n == 1 ? 0 : step)), a.dtype}, b0 = {at(b, start), b.dtype};
+    mx_kernels_current()->scan->linear(second, b0, e.n, step, mx_min(WIDTH, e.inner - first), state, at(y, start),
+                                       stream);
+}
+
+/* Lines of few columns, or of one: LINES together, because each waits for its last value. STEPS of each are brought
+ * side by side first: their addresses may meet in the same sets of the cache. */
+enum { NARROW = 8, LINES = 16, STEPS = 64 };
+
+MX_INLINE void linear_lines_as(const void *a, const mx_dtype a_dtype, const void *b, const mx_dtype dtype, mx_extent e,
+                               bool reverse, bool lagged, void *y, int64_t first, int64_t count)
+{
+    int64_t step = reverse ? -e.inner : e.inner, back = lagged ? step : 0;
+    float by[STEPS][LINES] = {{0}}, sum[STEPS][LINES] = {{0}}, state[LINES] = {0};
+    for (int64_t i = 0; i < e.n; i += STEPS) {
+        int64_t steps = mx_min(STEPS, e.n - i), start[LINES];
+        for (int64_t l = 0; l < count; l++) {
+            int64_t line = first + l, end = reverse ? (e.n - 1) * e.inner : 0;
+            start[l] = line / e.inner * e.n * e.inner + line % e.inner + end + i * step;
+            for (int64_t k = 0; k < steps; k++) {
+                by[k][l] = i + k > 0 ? mx_get_float(a, start[l] + k * step - back, a_dtype) : 0;
+                sum[k][l] = mx_get_float(b, start[l] + k * step, dtype);
+            }
+        }
+        for (int64_t k = 0; k < steps; k++)
+            for (int64_t l = 0; l < LINES; l++)
+                state[l] = sum[k][l] = by[k][l] * state[l] + sum[k][l];
+        for (int64_t l = 0; l < count; l++)
+            for (int64_t k = 0; k < steps; k++)
+                mx_set_float(y, start[l] + k * step, sum[k][l], dtype);
+    }
+}
+
+static void linear_lines(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagged, mx_array y, int64_t first)
+{
+    int64_t count = mx_min(LINES, e.outer * e.inner - first);
+    if (a.dtype != b.dtype)
+        linear_lines_as(a.data, a.dtype, b.data, b.dtype, e, reverse, lagged, y.data, first, count);
+    else if (mx_is_bf16(b.dtype))
+        linear_lines_as(a.data, MX_BF16, b.data, MX_BF16, e, reverse, lagged, y.data, first, count);
+    else
+        linear_lines_as(a.data, MX_F32, b.data, MX_F32, e, reverse, lagged, y.data, first, count);
+}
+
+static void linear_f64(const double *a, const double *b, mx_extent e, bool reverse, bool lagged, double *y,
+                       int64_t line)
+{
+    int64_t step = reverse ? -e.inner : e.inner, back = lagged ? step : 0;
+    int64_t start = line / e.inner * e.n * e.inner + line % e.inner + (reverse ? (e.n - 1) * e.inner : 0);
+    double state = b[start];
+    y[start] = state;
+    for (int64_t i = 1; i < e.n; i++) {
+        int64_t place = start + i * step;
+        y[place] = state = a[place - back] * state + b[place];
+    }
+}
+
+void mx_linear_scan(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagged, mx_array y)
+{
+    int64_t total = e.outer * e.n * e.inner, lines = e.outer * e.inner, bytes = (int64_t)mx_dtype_bytes(b.dtype);
+    if (total == 0)
+        return;
+    if (b.dtype == MX_F64) {
+#pragma omp parallel for schedule(static) if (total >= MX_PARALLEL_FROM)
+        for (int64_t line = 0; line < lines; line++)
+            linear_f64(a.data, b.data, e, reverse, lagged, y.data, line);
+        return;
+    }
+    if (e.inner < NARROW) {
+#pragma omp parallel for schedule(static) if (total >= MX_PARALLEL_FROM)
+        for (int64_t first = 0; first < lines; first += LINES)
+            linear_lines(a, b, e, reverse, lagged, y, first);
+        return;
+    }
+    bool stream = a.dtype == b.dtype && e.inner * bytes % 64 == 0 && (uintptr_t)y.data % 64 == 0 &&
+                  mx_should_stream(3 * total * bytes);
+    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+#pragma omp parallel for collapse(2) schedule(static) if (total >= MX_PARALLEL_FROM)
+    for (int64_t o = 0; o < e.outer; o++)
+        for (int64_t band = 0; band < bands; band++)
+            linear_band(a, b, e, reverse, lagged, y, o, band * WIDTH, stream);
+}
+
+void mx_times_previous(mx_array x, mx_array y, mx_extent e, bool reverse, mx_array out)
+{
+    int64_t rest = (e.n - 1) * e.inner;
+    mx_broadcast plan;
+    mx_broadcast_plan(&plan, 2, (int[]){1, 1}, (const int64_t *[]){&rest, &rest}, 1, &rest);
+    for (int64_t o = 0; o < e.outer && e.n * e.inner > 0; o++) {
+        int64_t start = o * e.n * e.inner, to = start + (reverse ? 0 : e.inner), from = start + (reverse ? e.inner : 0);
+        mx_array before = {at(x, from), x.dtype}, result = {at(out, to), out.dtype};
+        memset(at(out, reverse ? start + rest : start), 0, (size_t)e.inner * mx_dtype_bytes(out.dtype));
+        if (y.data)
+            mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, before, (mx_array){at(y, to), y.dtype}, result);
+        else
+            memcpy(result.data, before.data, (size_t)rest * mx_dtype_bytes(x.dtype));
+    }
 }

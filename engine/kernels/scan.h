@@ -1,4 +1,4 @@
-/* Cumulative sums along a dimension of an array (outer, n, inner).
+/* Cumulative sums and linear recurrences along a dimension of an array (outer, n, inner).
  *
  * The split of the work and the order of the sums follow from the sizes alone, so the bits do not depend on the number
  * of threads. Floats: f32 sums of short runs on f64 sums of all before them, rounded once. */
@@ -11,6 +11,15 @@
  * for i64; MX_ERR_VALUE when a sum does not fit. */
 mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
 
+/* y[0] = b[0] and y[i] = a[i] y[i - 1] + b[i] along n; with `reverse` from the other end, y[i] = a[i] y[i + 1] + b[i].
+ * lagged: a of the element before takes the place of a[i], as in the gradient. y of b's dtype. f32 and
+ * bf16, which may mix, with a state of f32; or all f64. a[0] (lagged: the last a) is not used. */
+void mx_linear_scan(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagged, mx_array y);
+
+/* out[i] = x[i - 1] y[i] along n, with `reverse` x[i + 1] y[i], and 0 where there is no such x; without data of y just
+ * x[i - 1]. One dtype, a real. It is the gradient of the recurrence by a. */
+void mx_times_previous(mx_array x, mx_array y, mx_extent e, bool reverse, mx_array out);
+
 /* For one instruction set, on one thread; x and y of one dtype, f32 or bf16. */
 typedef struct mx_scan_paths {
     /* y[i] = start + x[0] + ... + x[i] (with `reverse`, from the other end) for n neighbours. y NULL: writes nothing.
@@ -22,6 +31,10 @@ typedef struct mx_scan_paths {
      * start at cache lines in each row. */
     void (*rows)(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
                  float *local, void *y, bool stream);
+    /* For n rows as above: state = b in the first row and a state + b in the others, y = state. `a` is that of the
+     * second row. */
+    void (*linear)(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t width, float *state, void *y,
+                   bool stream);
 } mx_scan_paths;
 
 #endif

@@ -256,15 +256,19 @@ static mx_status infer_expand(mx_call *call)
     return mx_out(call, 0, call->in[0]->dtype, &y);
 }
 
+void mx_expand_into(const mx_tensor *x, const mx_shape *shape, void *y)
+{
+    int64_t step[MX_MAX_DIMS], own[MX_MAX_DIMS];
+    int added = shape->n_dims - x->shape.n_dims;
+    steps_of(&x->shape, own);
+    for (int d = 0; d < shape->n_dims; d++)
+        step[d] = d < added || x->shape.size[d - added] == 1 ? 0 : own[d - added];
+    mx_copy_strided(y, mx_data(x), shape->n_dims, shape->size, step, mx_dtype_bytes(x->dtype));
+}
+
 static mx_status host_expand(mx_call *call)
 {
-    const mx_tensor *x = call->in[0], *y = call->out[0];
-    int64_t step[MX_MAX_DIMS], own[MX_MAX_DIMS];
-    int added = y->shape.n_dims - x->shape.n_dims;
-    steps_of(&x->shape, own);
-    for (int d = 0; d < y->shape.n_dims; d++)
-        step[d] = d < added || x->shape.size[d - added] == 1 ? 0 : own[d - added];
-    mx_copy_strided(mx_data(y), mx_data(x), y->shape.n_dims, y->shape.size, step, mx_dtype_bytes(x->dtype));
+    mx_expand_into(call->in[0], &call->out[0]->shape, mx_data(call->out[0]));
     return MX_OK;
 }
 

@@ -130,7 +130,8 @@ enum {
     MX_OP_OWN_STORAGE = 16, /* host gives the outputs their storage; apply allocates nothing */
     MX_OP_COMPOSITE = 64,   /* host applies other operations, unrecorded; these are timed and costed instead */
     MX_OP_PLAIN_F64 = 128,  /* f64 inputs are computed by `plain`, not by host */
-    MX_OP_CODES = 256,   /* outputs of a dtype of codes have a gradient, too: that of the reals that they stand for */
+    MX_OP_CODES = 256, /* outputs of a dtype of codes have a gradient, too: that of the reals that they stand for */
+    MX_OP_LIKE_SECOND = 512, /* the second input gives the result its dtype: a number in place of the first is f32 */
     MX_OP_REGATHER = 32, /* its result is not kept for backward, which calls it again, with any policy (tape/tape.h) */
 };
 

@@ -1,4 +1,5 @@
-/* Operations that follow the order of a dimension: sort, argsort, topk, cumsum. */
+/* Operations that follow the order of a dimension: sort, argsort, topk, cumsum, linear_scan. */
+#include "core/pool.h"
 #include "kernels/scan.h"
 #include "kernels/sort.h"
 #include "ops/pointwise.h"
@@ -19,6 +20,11 @@ typedef struct cumsum_attr {
     int64_t dim;
     bool reverse;
 } cumsum_attr;
+
+typedef struct scan_attr {
+    int64_t dim;
+    bool reverse, lagged;
+} scan_attr;
 
 static const char *const x_input[] = {"x", NULL};
 
@@ -225,4 +231,153 @@ const mx_op mx_op_cumsum = {
     .host = host_cumsum,
     .vjp = vjp_cumsum,
     .vjp_recorded = vjp_cumsum,
+};
+
+/* ---- linear_scan ---- */
+
+static mx_status infer_linear_scan(mx_call *call)
+{
+    mx_shape shape;
+    const mx_tensor *b = call->in[1];
+    int dim = 0;
+    MX_TRY(mx_want_real(call, 0));
+    MX_TRY(mx_want_real(call, 1));
+    MX_TRY(mx_want_alike(call, 0, 1));
+    MX_TRY(mx_want_broadcast(call, &shape));
+    if (!mx_shape_equal(&shape, &b->shape))
+        return mx_bad_shape(call, "a does not broadcast to b");
+    MX_TRY(mx_want_dim(call, "dim", ((const scan_attr *)mx_call_attr(call))->dim, shape.n_dims, &dim));
+    return mx_out(call, 0, b->dtype, &shape);
+}
+
+static mx_cost cost_scan(const mx_call *call) { return mx_cost_of(call, 2 * (double)mx_count(call->out[0])); }
+
+static mx_status host_linear_scan(mx_call *call)
+{
+    const scan_attr *attr = mx_call_attr(call);
+    mx_tensor *a = call->in[0], *b = call->in[1];
+    const mx_shape *shape = &b->shape;
+    int dim = (int)(attr->dim < 0 ? attr->dim + shape->n_dims : attr->dim);
+    mx_extent e = {mx_outer_size(shape, dim), shape->size[dim], mx_inner_size(shape, dim)};
+    mx_array whole = mx_array_of(a);
+    int64_t bytes = mx_shape_equal(&a->shape, shape) ? 0 : mx_count(b) * (int64_t)mx_dtype_bytes(a->dtype);
+    if (bytes > 0) {
+        MX_TRY(mx_pool_alloc(bytes, &whole.data));
+        mx_expand_into(a, shape, whole.data);
+    }
+    mx_linear_scan(whole, mx_array_of(b), e, attr->reverse, attr->lagged, mx_array_of(call->out[0]));
+    if (bytes > 0)
+        mx_pool_free(whole.data, bytes);
+    return MX_OK;
+}
+
+/* With y[i] = a[i] y[i - 1] + b[i], db[i] = dy[i] + a[i + 1] db[i + 1]: the same from the other end, with a of the
+ * element before in that order; and da[i] = y[i - 1] db[i]. Lagged, y[i] = a[i - 1] y[i - 1] + b[i] gives db[i] = dy[i]
+ * + a[i] db[i + 1] and da[i] = y[i] db[i + 1]. */
+static mx_status vjp_linear_scan(mx_vjp *v)
+{
+    scan_attr attr = *(const scan_attr *)mx_call_attr(v->call);
+    scan_attr back = {attr.dim, !attr.reverse, !attr.lagged};
+    mx_tensor *da = NULL, *db = NULL, *y = v->call->out[0];
+    MX_TRY(mx_apply(&mx_op_linear_scan, (mx_tensor *[]){v->call->in[0], v->out_grad[0]}, 2, MX_ATTRS(back), &db));
+    mx_status status = MX_OK;
+    if (v->want[0]) {
+        scan_attr by = {.dim = attr.dim, .reverse = attr.reverse != attr.lagged};
+        status = mx_apply(&mx_op_linear_scan_grad, attr.lagged ? (mx_tensor *[]){db, y} : (mx_tensor *[]){y, db}, 2,
+                          MX_ATTRS(by), &da);
+        status = status == MX_OK ? mx_give_reduced(v, 0, da) : status;
+    }
+    if (status == MX_OK && v->want[1])
+        return mx_give_grad(v, 1, db);
+    mx_release(db);
+    return status;
+}
+
+#define SCAN_ATTRS                                                                                                     \
+    {"dim", MX_ATTR_DIM, offsetof(scan_attr, dim), NAN, NULL, "dimension to go along"},                                \
+    {                                                                                                                  \
+        "reverse", MX_ATTR_BOOL, offsetof(scan_attr, reverse), 0, NULL, "from the end: t + 1 in place of t - 1"        \
+    }
+
+const mx_op mx_op_linear_scan = {
+    .name = "linear_scan",
+    .doc = "h[t] = a[t] h[t - 1] + b[t] along dim, from h[1] = b[1]; a broadcasts to b; h is f32 inside for bf16",
+    .flags = MX_OP_LIKE_SECOND,
+    .inputs = (const char *const[]){"a", "b", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){SCAN_ATTRS,
+                               {"lagged", MX_ATTR_BOOL, offsetof(scan_attr, lagged), 0, NULL,
+                                "a of the element before in place of a[t]"},
+                               {0}},
+    .attr_bytes = sizeof(scan_attr),
+    .reads_in = 1 << 0,
+    .reads_out = 1 << 0,
+    .infer = infer_linear_scan,
+    .cost = cost_scan,
+    .host = host_linear_scan,
+    .vjp = vjp_linear_scan,
+    .vjp_recorded = vjp_linear_scan,
+};
+
+static mx_status infer_scan_grad(mx_call *call)
+{
+    int dim = 0;
+    const mx_tensor *x = call->in[0];
+    MX_TRY(mx_want_real(call, 0));
+    MX_TRY(mx_want_dim(call, "dim", ((const scan_attr *)mx_call_attr(call))->dim, x->shape.n_dims, &dim));
+    if (call->in[1]) {
+        MX_TRY(mx_want_dtype(call, 1, x->dtype));
+        MX_TRY(mx_want_shape(call, 1, &x->shape));
+    }
+    return mx_out(call, 0, x->dtype, &x->shape);
+}
+
+static mx_status host_scan_grad(mx_call *call)
+{
+    const scan_attr *attr = mx_call_attr(call);
+    mx_array y = call->in[1] ? mx_array_of(call->in[1]) : (mx_array){NULL, call->in[0]->dtype};
+    mx_extent e;
+    int dim = 0;
+    MX_TRY(want_extent(call, attr->dim, &e, &dim));
+    mx_times_previous(mx_array_of(call->in[0]), y, e, attr->reverse, mx_array_of(call->out[0]));
+    return MX_OK;
+}
+
+/* With out[i] = x[i - 1] y[i]: dy[i] = x[i - 1] dout[i], and dx[i] = y[i + 1] dout[i + 1]. */
+static mx_status vjp_scan_grad(mx_vjp *v)
+{
+    scan_attr attr = *(const scan_attr *)mx_call_attr(v->call);
+    scan_attr back = {.dim = attr.dim, .reverse = !attr.reverse};
+    mx_tensor *product = NULL, *grad = NULL, *y = v->call->in[1];
+    if (v->want[0]) {
+        if (y)
+            MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){v->out_grad[0], y}, 2, MX_NO_ATTRS, &product));
+        mx_status status =
+            mx_apply(&mx_op_linear_scan_grad, (mx_tensor *[]){y ? product : v->out_grad[0]}, 1, MX_ATTRS(back), &grad);
+        mx_release(product);
+        MX_TRY(status);
+        MX_TRY(mx_give_grad(v, 0, grad));
+    }
+    if (!y || !v->want[1])
+        return MX_OK;
+    MX_TRY(
+        mx_apply(&mx_op_linear_scan_grad, (mx_tensor *[]){v->call->in[0], v->out_grad[0]}, 2, MX_ATTRS(attr), &grad));
+    return mx_give_grad(v, 1, grad);
+}
+
+const mx_op mx_op_linear_scan_grad = {
+    .name = "linear_scan_grad",
+    .doc = "x[t - 1] y[t] along dim, 0 for the first; without y x[t - 1]: the gradient of linear_scan by a",
+    .inputs = (const char *const[]){"x", "y?", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){SCAN_ATTRS, {0}},
+    .attr_bytes = sizeof(scan_attr),
+    .reads_in = 1 << 0 | 1 << 1,
+    .infer = infer_scan_grad,
+    .cost = cost_scan,
+    .host = host_scan_grad,
+    .vjp = vjp_scan_grad,
+    .vjp_recorded = vjp_scan_grad,
 };

@@ -27,6 +27,9 @@ mx_broadcast mx_plan_of(const mx_call *call);
 mx_status mx_want_alike(const mx_call *call, int i, int j);
 mx_status mx_give_reduced(mx_vjp *v, int i, mx_tensor *t);
 
+/* y, of a shape that x broadcasts to, becomes x. */
+void mx_expand_into(const mx_tensor *x, const mx_shape *shape, void *y);
+
 /* binary_grad: dy times the derivative of f by b (by_b) or by a, in `dtype`. */
 mx_status mx_apply_binary_grad(mx_pair f, bool by_b, mx_tensor *a, mx_tensor *b, mx_tensor *dy, mx_dtype dtype,
                                mx_tensor **out);

@@ -1,5 +1,5 @@
 --- Functions of tensors that are composed of operations: mx.eye, mx.linspace, mx.unfold, mx.unique, mx.prod,
--- mx.cumprod, mx.linear_scan, mx.normalize, mx.gumbel_softmax, mx.interpolate, mx.conv_transpose1d and
+-- mx.cumprod, mx.normalize, mx.gumbel_softmax, mx.interpolate, mx.conv_transpose1d and
 -- mx.conv_transpose2d. Their gradients, costs and simulation follow from those.
 
 local core = require "mx.core"
@@ -90,7 +90,7 @@ function composed.unique(x, ...)
     return values, core.reshape(ids, { shape = x:size() }), counts
 end
 
--- ---- products and recurrences along a dimension ----
+-- ---- products along a dimension ----
 
 -- Positions first to last of dimension dim.
 local function range(x, dim, first, last)
@@ -140,82 +140,6 @@ function composed.cumprod(x, options)
         shift = 2 * shift
     end
     return x
-end
-
-local BLOCK = 1024 -- rows
-
--- A function of t that returns row t of a matrix, a view. It makes the views of a block at once, which is faster.
-local function rows_of(x)
-    local views, T = {}, x:size(1)
-    return function(t)
-        if not views[t] then
-            local first = (t - 1) // BLOCK * BLOCK + 1
-            local block = { core.split(range(x, 1, first, math.min(first + BLOCK - 1, T)), { size = 1 }) }
-            views = table.move(block, 1, #block, first, {})
-        end
-        return views[t]
-    end
-end
-
--- h[1] = b[1] and h[t] = a[t] h[t - 1] + b[t], for rows of matrices (T, n). Backward: the last row comes first.
-local scan
-scan = core.custom {
-    name = "linear_scan",
-    forward = function(ctx, a, b, is_backward)
-        local h, T = b:clone(), b:size(1)
-        local first, last, by = 1, T, 1
-        if is_backward then
-            first, last, by = T, 1, -1
-        end
-        local a_row, h_row = rows_of(a), rows_of(h)
-        local before = h_row(first)
-        for t = first + by, last, by do
-            local product, row = a_row(t) * before, h_row(t)
-            core.add_(row, product)
-            product:release() -- its memory is in the cache for the next one
-            before = row
-        end
-        ctx:save(a, h)
-        ctx.is_backward = is_backward
-        return h
-    end,
-    backward = function(ctx, dh)
-        local a, h = ctx:saved()
-        local T, zero = a:size(1), core.zeros({ 1, a:size(2) }, a:dtype())
-        local db = scan(core.roll(a, { shift = ctx.is_backward and 1 or -1, dim = 1 }), dh, not ctx.is_backward)
-        local before = ctx.is_backward and core.concat(range(h, 1, 2, T), zero, { dim = 1 })
-            or core.concat(zero, range(h, 1, 1, T - 1), { dim = 1 })
-        return db * before, db
-    end,
-    cost = function(_, b) return 0, 3 * b:bytes() end,
-}
-
---- The linear recurrence h[t] = a[t] h[t - 1] + b[t] along dim, from h[0] = 0: state space models, moving averages,
---- discounted sums of rewards. It reads and writes each element once; sums are f32 for bf16.
----@param a mx.Tensor|number broadcast to b's shape
----@param b mx.Tensor
----@param options {dim: integer, reverse: boolean?} reverse: h[t] = a[t] h[t + 1] + b[t], from the end
----@return mx.Tensor of b's shape and dtype
-function composed.linear_scan(a, b, options)
-    local o = util.options(options, { dim = false, reverse = false }, "mx.linear_scan")
-    if not o.dim then
-        error("mx.linear_scan(a, b, options): dim must be given, as in { dim = 2 }: the dimension of time", 2)
-    end
-    local dim, sizes, dtype = dimension(b, o.dim, "mx.linear_scan"), b:size(), b:dtype()
-    a = type(a) == "number" and core.full { shape = sizes, value = a, dtype = dtype }
-        or core.expand(a, { shape = sizes })
-    local function rows(x) -- (T, everything else)
-        x = dtype == "bf16" and x:to("f32") or x
-        x = dim > 1 and core.transpose(x, { dim1 = 1, dim2 = dim }) or x
-        return core.reshape(x, { x:size(1), b:numel() // math.max(sizes[dim], 1) })
-    end
-    if b:numel() == 0 then
-        return b
-    end
-    local h = scan(rows(a), rows(b), o.reverse)
-    sizes[1], sizes[dim] = sizes[dim], sizes[1]
-    h = core.reshape(h, { shape = sizes }):to(dtype)
-    return dim > 1 and core.transpose(h, { dim1 = 1, dim2 = dim }) or h
 end
 
 -- ---- unit vectors, choices ----

@@ -34,7 +34,7 @@ local FUNCTIONS = {
     to_bytes = "storage/bytes", plot = "report/plot",
     eye = "composed", linspace = "composed", unfold = "composed", unique = "composed", interpolate = "composed",
     conv_transpose1d = "composed", conv_transpose2d = "composed", prod = "composed", cumprod = "composed",
-    linear_scan = "composed", normalize = "composed", gumbel_softmax = "composed",
+    normalize = "composed", gumbel_softmax = "composed",
     sweep = "run/sweep", tune = "tune", help = "help",
     progress = "report/progress", sparkline = "report/progress",
 }

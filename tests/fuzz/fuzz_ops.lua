@@ -34,7 +34,7 @@ local SUMS = {
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     scaled_matmul = true, scaled_grouped_matmul = true, mxfp8_matmul = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
-    gather_grad = true, column_sum = true, cumsum = true, tile = true, expand = true, index_select = true,
+    gather_grad = true, column_sum = true, cumsum = true, linear_scan = true, tile = true, expand = true, index_select = true,
     rope = true, adamw = true, sgd = true, lion = true, affine = true, gated = true, gated_grad = true,
     gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true, silu = true, tanh = true,
     grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true,

@@ -519,6 +519,21 @@ local recipes = {
     one_hot = function()
         return { like(random.shape(math.random(0, 3)), "i32", "ids") }
     end,
+    linear_scan = function()
+        local shape, dtype = random.shape(math.random(3)), pick { "f32", "bf16", "f64" }
+        local dim = math.random(#shape)
+        -- Long products of numbers up to 4 overflow.
+        local a = like(shape, dtype == "bf16" and chance(3) and "f32" or dtype, shape[dim] > 20 and "mask" or nil)
+        if chance(3) then
+            a.shape[math.random(#shape)] = 1
+        end
+        return { chance(8) and { scalar = 0.5 } or a, like(shape, dtype) }, { dim = dim }
+    end,
+    linear_scan_grad = function()
+        local shape, dtype = random.shape(math.random(3)), pick { "f32", "bf16", "f64" }
+        local y = not chance(4) and like(shape, dtype) or nil
+        return { like(shape, dtype), y }, { dim = math.random(#shape) }
+    end,
     index_select = function()
         local shape = random.shape(math.random(3))
         local dim = math.random(#shape)

@@ -17,7 +17,18 @@ def integers(name, *shape, low=-9, high=10):
     return rng(name).integers(low, high, shape)
 
 
-# ---- sort, argsort, topk, cumsum ----
+# ---- sort, argsort, topk, cumsum, linear_scan ----
+
+
+def linear_scan(a, b, d, reverse=False, lagged=False):
+    """h[t] = a[t] h[t - 1] + b[t] along d; lagged: a[t - 1] h[t - 1]."""
+    a, b = a.expand(b.shape).unbind(d), b.unbind(d)
+    order = range(len(b))[::-1] if reverse else range(len(b))
+    h, before = [None] * len(b), None
+    for t in order:
+        h[t] = b[t] if before is None else a[before if lagged else t] * h[before] + b[t]
+        before = t
+    return torch.stack(h, d)
 
 
 def order_cases():
@@ -78,6 +89,27 @@ def order_cases():
             case(f"cumsum.{name}_dim{dim}", [x], lambda x, d=d: x.cumsum(d), {"dim": dim}, **options)
             backwards = lambda x, d=d: x.flip(d).cumsum(d).flip(d)
             case(f"cumsum.{name}_reverse{dim}", [x], backwards, {"dim": dim, "reverse": True}, **options)
+
+    for name, a, b, dim in (
+        ("cube", (3, 5, 4), (3, 5, 4), 2),
+        ("last", (3, 5, 4), (3, 5, 4), -1),
+        ("wide", (20, 67), (20, 67), 1),
+        ("long", (2, 131), (2, 131), 2),
+        ("decay", (33,), (2, 7, 33), 2),
+        ("number", (), (3, 5, 4), 1),
+        ("one", (1,), (1,), 1),
+    ):
+        inputs = [uniform(f"linear_scan a {name}", *a, low=-1, high=1), normal(f"linear_scan b {name}", *b)]
+        for reverse in (False, True):
+            for lagged in (False, True):
+                scan = lambda a, b, r=reverse, l=lagged, d=dim - (dim > 0): linear_scan(a, b, d, r, l)
+                case(f"linear_scan.{name}_{reverse}_{lagged}", inputs, scan,
+                     {"dim": dim, "reverse": reverse, "lagged": lagged})
+    for reverse in (False, True):
+        moved = lambda x, r=reverse: torch.cat((x[:, 1:], 0 * x[:, :1]) if r else (0 * x[:, :1], x[:, :-1]), 1)
+        inputs = [normal("linear_scan_grad x", *CUBE), normal("linear_scan_grad y", *CUBE)]
+        case(f"linear_scan_grad.two_{reverse}", inputs, lambda x, y, m=moved: m(x) * y, {"dim": 2, "reverse": reverse})
+        case(f"linear_scan_grad.one_{reverse}", inputs[:1], moved, {"dim": 2, "reverse": reverse})
 
 
 # ---- scatter and scatter_add ----

@@ -114,16 +114,81 @@ function TestComposed.test_shapes_and_dtypes_along_a_dimension()
         { { 1, 3, 7 }, { 1, 3, 7 } })
     lu.assertEquals(mx.linear_scan(2, mx.ones(1, 1), { dim = 2 }):totable(), { { 1 } })
     lu.assertEquals(mx.linear_scan(2, mx.ones(2, 0), { dim = 2 }):size(), { 2, 0 })
-    for _, n in ipairs { 1, 1024, 2050 } do -- blocks of rows, and a part of one
+    for _, n in ipairs { 1, 1024, 2050 } do
         local steps = mx.arange(n) + 1
         lu.assertTrue(compare.identical(mx.linear_scan(1, mx.ones(n), { dim = 1 }), steps))
         lu.assertTrue(compare.identical(mx.linear_scan(1, mx.ones(n), { dim = 1, reverse = true }),
             mx.flip(steps, { dim = 1 })))
     end
-    -- Sums are f32: 1 + 2^-9 rounds to 1 in bf16 each time.
+    -- The state is f32: 1 + 2^-9 rounds to 1 in bf16 each time.
     local b = mx.full({ 513 }, 2.0 ^ -9)
     b:set(1, 1)
     lu.assertEquals(mx.linear_scan(1, b:to("bf16"), { dim = 1 }):to("f32"):get(513), 2)
+end
+
+-- h[t] = a[t] h[t - 1] + b[t] in Lua numbers, for lines t of matrices (outer, n, inner) along dimension 2.
+local function scanned(a, b, o, i, n, reverse, lagged)
+    local h, values = 0, {}
+    for k = 1, n do
+        local t = reverse and n + 1 - k or k
+        local from = lagged and (reverse and t + 1 or t - 1) or t
+        h = (k > 1 and a[o][from][i] * h or 0) + b[o][t][i]
+        values[t] = h
+    end
+    return values
+end
+
+function TestComposed.test_linear_scan_on_every_path()
+    -- |a| <= 1: a state is a sum of at most n = 9 elements, and loses half a unit of 2^-24 in each of 2 n roundings.
+    local n, bounds, before = 9, { f32 = 18 * 2.0 ^ -24 * 9, bf16 = 2.0 ^ -9 * 9 }, mx.isa()
+    for _, path in ipairs { "portable", "avx2", "avx512", "avx512_bf16" } do
+        for case = 1, pcall(mx.isa, path) and 40 or 0 do
+            local inner, outer = ({ 1, 3, 8, 33, 67 })[case % 5 + 1], case % 3 == 0 and 18 or 2 -- 18: more than LINES
+            local reverse, lagged = case % 2 == 0, case % 4 > 1
+            local dtypes = ({ { "f32", "f32" }, { "bf16", "bf16" }, { "f32", "bf16" }, { "bf16", "f32" } })[case % 4 + 1]
+            local a = mx.rand { shape = { outer, n, inner }, low = -1, high = 1, seed = case }:to(dtypes[1])
+            local b = mx.rand { shape = { outer, n, inner }, low = -1, high = 1, seed = -case }:to(dtypes[2])
+            local h = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged })
+            lu.assertEquals(h:dtype(), dtypes[2])
+            local x, y, got = a:to("f32"):totable(), b:to("f32"):totable(), h:to("f32"):totable()
+            for o = 1, outer do
+                for i = 1, inner do
+                    for t, want in ipairs(scanned(x, y, o, i, n, reverse, lagged)) do
+                        lu.assertTrue(math.abs(got[o][t][i] - want) <= bounds[dtypes[2]], path .. " case " .. case)
+                    end
+                end
+            end
+        end
+    end
+    mx.isa(before)
+end
+
+-- What a state does not come from is not read: the first a, of which there is no gradient.
+function TestComposed.test_linear_scan_at_its_ends()
+    for _, reverse in ipairs { false, true } do
+        for _, width in ipairs { 1, 40 } do
+            local a = mx.full({ 3, width }, 0.5)
+            a[reverse and 3 or 1] = 0 / 0
+            local h = mx.linear_scan(a:requires_grad(), mx.ones(3, width), { dim = 1, reverse = reverse })
+            mx.backward(h:sum())
+            local rows = a:grad():sum({ dim = 2 }):totable()
+            lu.assertEquals(h:sum({ dim = 2 }):totable(), reverse and { 1.75 * width, 1.5 * width, width }
+                or { width, 1.5 * width, 1.75 * width })
+            lu.assertEquals(rows, reverse and { 1.5 * width, 1.5 * width, 0 } or { 0, 1.5 * width, 1.5 * width })
+        end
+    end
+end
+
+-- A coefficient is f32 beside states of bf16, and one that broadcasts has the sum of its gradients.
+function TestComposed.test_coefficients_of_linear_scan()
+    local b = mx.ones({ 2, 64, 40 }, "bf16")
+    local h = mx.linear_scan(0.999, b, { dim = 2 }):to("f32")
+    lu.assertAlmostEquals(h:get(1, 64, 1), (1 - 0.999 ^ 64) / 0.001, 2.0 ^ -9 * 64)
+    local decay = mx.full({ 40 }, 0.5):requires_grad()
+    mx.gradcheck(function(a, x) return mx.linear_scan(a, x, { dim = 2 }) end, mx.randn({ 3 }, { seed = 1 }),
+        mx.randn({ 2, 4, 3 }, { seed = 2 }))
+    mx.backward(mx.linear_scan(decay, mx.ones(2, 3, 40), { dim = 2 }):sum())
+    lu.assertEquals(decay:grad():get(7), 2 * (1 + 1.5 + 0.5)) -- 2 lines: b1 of h2, h2 + a b1 of h3
 end
 
 -- Choices have the probabilities of the softmax, and the gradient of a hard one is that of the soft one.
@@ -185,7 +250,10 @@ function TestComposed.test_refusals()
         mx.ones(2, 1, 3))
     refused("mx.prod: dim = 4, but the tensor has 3 dimensions", mx.prod, x, { dim = 4 })
     refused("mx.cumprod: dim = 0", mx.cumprod, x, { dim = 0 })
-    refused("dim must be given, as in { dim = 2 }", mx.linear_scan, x, x)
-    refused("expand", mx.linear_scan, mx.ones(3), x, { dim = 3 })
+    refused("linear_scan: attribute 'dim' must be given", mx.linear_scan, x, x)
+    refused("a does not broadcast to b: f32 (2, 2, 4) and f32 (1, 2, 4)", mx.linear_scan, mx.ones(2, 2, 4), x, { dim = 3 })
+    refused("do not broadcast", mx.linear_scan, mx.ones(3), x, { dim = 3 })
+    refused("f64 mixes with no other float", mx.linear_scan, mx.ones({ 4 }, "f64"), x, { dim = 3 })
+    refused("'a' must be f32, bf16 or f64", mx.linear_scan, 1, mx.ones({ 4 }, "i32"), { dim = 1 })
     refused("use mx.unfold(t)", function() return x:unfold { size = 2 } end)
 end

@@ -27,4 +27,15 @@ static void rows(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64
         }
 }
 
-const mx_scan_paths mx_scan_portable = {.row = row, .rows = rows};
+static void linear(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t width, float *state, void *y, bool stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < width; c++) {
+            float kept = i > 0 ? mx_get_float(a.data, (i - 1) * stride + c, a.dtype) * state[c] : 0;
+            state[c] = kept + mx_get_float(b.data, i * stride + c, b.dtype);
+            mx_set_float(y, i * stride + c, state[c], b.dtype);
+        }
+}
+
+const mx_scan_paths mx_scan_portable = {.row = row, .rows = rows, .linear = linear};

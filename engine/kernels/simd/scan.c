@@ -187,4 +187,60 @@ static void rows(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64
         _mm_sfence();
 }
 
-const mx_scan_paths MX_SIMD_NAME(mx_scan) = {.row = row, .rows = rows};
+/* One row: state = a state + b, or b without a. The state is arranged as row_get() has the columns; a and b of two
+ * dtypes are read in order. */
+MX_INLINE void linear_row(const void *a, const bool a_bf16, const void *b, const bool bf16, int64_t width,
+                          int64_t ahead, float *state, void *y, const bool stream)
+{
+    int64_t c = 0;
+    for (; a_bf16 == bf16 && c + 2 * VL <= width; c += 2 * VL) {
+        vf v[2], by[2];
+        row_prefetch(b, ahead + c, 2 * VL, bf16);
+        row_get(b, c, v, bf16);
+        if (a) {
+            row_prefetch(a, ahead + c, 2 * VL, bf16);
+            row_get(a, c, by, bf16);
+        }
+        for (int u = 0; u < 2; u++) {
+            v[u] = a ? vf_fma(by[u], vf_load(state + c + u * VL), v[u]) : v[u];
+            vf_store(state + c + u * VL, v[u]);
+        }
+        row_put(y, c, v, bf16, stream);
+    }
+    for (; c < width; c += VL) {
+        int64_t left = lanes_left(width, c);
+        vf v = row_load_part(b, c, left, bf16);
+        v = a ? vf_fma(row_load_part(a, c, left, a_bf16), vf_load_part(state + c, left), v) : v;
+        vf_store_part(state + c, v, left);
+        row_store_part(y, c, v, left, bf16);
+    }
+}
+
+MX_INLINE void linear_as(const void *a, const bool a_bf16, const void *b, const bool bf16, int64_t n, int64_t stride,
+                         int64_t width, float *state, void *y, const bool stream)
+{
+    const int64_t ahead = rows_ahead(stride, width, bf16), step = stride * (bf16 ? 2 : 4);
+    const char *row_a = a, *row_b = b;
+    char *row_y = y;
+    linear_row(NULL, a_bf16, row_b, bf16, width, ahead, state, row_y, stream);
+    for (int64_t i = 1; i < n; i++, row_a += stride * (a_bf16 ? 2 : 4))
+        linear_row(row_a, a_bf16, row_b + i * step, bf16, width, ahead, state, row_y + i * step, stream);
+}
+
+static void linear(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t width, float *state, void *y, bool stream)
+{
+    const bool a_bf16 = mx_is_bf16(a.dtype), bf16 = mx_is_bf16(b.dtype);
+    if (a_bf16 != bf16)
+        bf16 ? linear_as(a.data, false, b.data, true, n, stride, width, state, y, false)
+             : linear_as(a.data, true, b.data, false, n, stride, width, state, y, false);
+    else if (bf16)
+        stream ? linear_as(a.data, true, b.data, true, n, stride, width, state, y, true)
+               : linear_as(a.data, true, b.data, true, n, stride, width, state, y, false);
+    else
+        stream ? linear_as(a.data, false, b.data, false, n, stride, width, state, y, true)
+               : linear_as(a.data, false, b.data, false, n, stride, width, state, y, false);
+    if (stream)
+        _mm_sfence();
+}
+
+const mx_scan_paths MX_SIMD_NAME(mx_scan) = {.row = row, .rows = rows, .linear = linear};

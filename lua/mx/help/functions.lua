@@ -123,13 +123,6 @@ counts --> {1, 2}]] },
 mx.prod(mx.tensor { { 2, -3 }, { 4, 5 } }, { dim = 2 }) --> {-6, 20}]] },
         { "cumprod(x, options)", "The products along dim (default: the last) up to each element.", torch = "cumprod",
             code = "mx.cumprod(mx.tensor { 2, -3, 4 }) --> {2, -6, -24}" },
-        { "linear_scan(a, b, options)", "The recurrence h[t] = a[t] h[t - 1] + b[t] along dim, from h[0] = 0; reverse "
-            .. "= true: from the end. a is a number or broadcast to b. For state space models (S4, Mamba), moving "
-            .. "averages and discounted sums of rewards. To start from a state h0, add a[1] h0 to b[1].",
-            torch = "associative_scan, selective_scan, selective_scan_fn, lax.associative_scan, lfilter",
-            code = [[
-mx.linear_scan(0.5, mx.tensor { 4, 0, 8 }, { dim = 1 }) --> {4, 2, 9}
-mx.linear_scan(0.9, mx.tensor { 1, 1, 1 }, { dim = 1, reverse = true }) --> {2.71, 1.9, 1}]] },
         { "normalize(x, options)", "x / max(norm of x along dim, eps). Options: dim (the last), eps (1e-12).",
             torch = "F.normalize", code = "mx.normalize(mx.tensor { 3, 4 }) --> {0.6, 0.8}" },
         { "gumbel_softmax(logits, options)", "A random choice with gradients: softmax((logits + Gumbel noise) / tau). "

@@ -155,6 +155,13 @@ mx.argmax(mx.tensor { { 1, 2 }, { 4, 3 } }, { dim = 2 }) --> {1, 0}]] },
 mx.sum_squares(mx.tensor { 3, 4 }):sqrt():item() --> 5]] },
         { "column_sum", code = [[mx.column_sum(mx.tensor { { 1, 2 }, { 3, 4 } }) --> {4, 6}]] },
         { "cumsum", torch = "cumsum", code = [[mx.cumsum(mx.tensor { 1, 2, 3 }) --> {1, 3, 6}]] },
+        { "linear_scan", torch = "associative_scan, selective_scan, selective_scan_fn, lax.associative_scan, lfilter",
+            code = [[
+-- State space models (S4, Mamba), moving averages, discounted sums of rewards. To start from h0, add a[1] h0 to b[1].
+mx.linear_scan(0.5, mx.tensor { 4, 0, 8 }, { dim = 1 }) --> {4, 2, 9}
+mx.linear_scan(0.9, mx.tensor { 1, 1, 1 }, { dim = 1, reverse = true }) --> {2.71, 1.9, 1}]] },
+        { "linear_scan_grad", code = [[
+mx.linear_scan_grad(mx.tensor { 1, 2, 3 }, mx.tensor { 4, 5, 6 }, { dim = 1 }) --> {0, 5, 12}]] },
     },
     { title = "Products",
         { "matmul", torch = "matmul, mm, bmm, mv, dot, addmm, F.linear", code = [[

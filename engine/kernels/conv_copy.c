@@ -77,24 +77,26 @@ static int64_t first_line(const mx_conv_copy *c, int64_t n)
     return (n == 0 ? c->i0 * c->w.stride[0] : 0) + c->w.least[0];
 }
 
-static const char *row_at(const mx_conv_copy *c, const mx_conv_planes *p, int64_t plane, int64_t n, int64_t y)
+static mx_array row_at(const mx_conv_copy *c, const mx_conv_planes *p, int64_t plane, int64_t n, int64_t y)
 {
-    int64_t at = plane * p->step + (c->image + n) * p->image_step + y * c->w.in[1];
-    return mx_conv_part(p->x, at).data;
+    return mx_conv_part(p->x, plane * p->step + (c->image + n) * p->image_step + y * c->w.in[1]);
 }
 
 void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t plane, float *copy)
 {
     const mx_windows *w = &c->w;
-    const mx_window_paths *paths = mx_kernels_current()->windows;
-    int64_t columns = met_by(w, c->columns), left = c->j0 * w->stride[1] + w->least[1], line = 0;
-    for (int64_t n = 0; n < c->images; n++)
-        for (int64_t y = first_line(c, n), end = lines_to(c, n); line < end; line++, y++, copy += c->row)
-            if (y < 0 || y >= w->in[0])
-                memset(copy, 0, (size_t)c->row * sizeof *copy);
-            else
-                paths->fill(columns, left, w->in[1], row_at(c, planes, plane, n, y), mx_is_bf16(planes->x.dtype), false,
-                            w->stride[1], copy, c->phase);
+    const mx_row_copy row = {.n = met_by(w, c->columns),
+                             .first = c->j0 * w->stride[1] + w->least[1],
+                             .in = w->in[1],
+                             .step = w->stride[1],
+                             .phase = c->phase};
+    int64_t line = 0;
+    for (int64_t n = 0; n < c->images; n++) {
+        int64_t top = first_line(c, n), count = lines_to(c, n) - line;
+        mx_fill_rows(&row, row_at(c, planes, plane, n, 0), w->in[0], top, top + count, copy, c->row);
+        copy += count * c->row;
+        line += count;
+    }
 }
 
 void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t begin, int64_t end, int64_t i,
@@ -109,7 +111,7 @@ void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64
         int64_t image = part % c->images, y = first_line(c, image);
         int64_t last = mx_min(y + lines_to(c, image) - (image > 0 ? lines_to(c, image - 1) : 0), w->in[0]);
         for (y = mx_max(y, 0); y < last; y++) {
-            const char *row = row_at(c, planes, begin + part / c->images, image, y);
+            const char *row = row_at(c, planes, begin + part / c->images, image, y).data;
             for (int64_t b = left * bytes; b < right * bytes; b += LINE)
                 __builtin_prefetch(row + b, 0, 2);
         }

@@ -8,6 +8,7 @@
 #include "kernels/windows.h"
 
 #include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* A pass, with the weights of its results. */
@@ -28,11 +29,8 @@ static int64_t scratch_floats(const mx_tiling *t, int64_t planes)
 
 static void put_row(mx_array to, int64_t first, int64_t step, const float *y, int64_t n, bool stream)
 {
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    if (step == 1 && mx_is_bf16(to.dtype))
-        paths->to_bf16(y, (mx_bf16 *)to.data + first, n, stream);
-    else if (step == 1)
-        paths->copy(y, (float *)to.data + first, n * (int64_t)sizeof *y, stream);
+    if (step == 1)
+        mx_kernels_current()->windows->put(y, n, to, first, stream);
     else if (mx_is_bf16(to.dtype))
         for (int64_t i = 0; i < n; i++)
             ((mx_bf16 *)to.data)[first + i * step] = mx_to_bf16(y[i]);
@@ -63,7 +61,8 @@ static void run_tile(const thin *k, int64_t item, mx_array from, mx_array to, bo
     int64_t group = item / t->tiles, n = tile.j1 - tile.j0; /* of all images */
     float *y = scratch + p->inputs * t->floats;
     for (int64_t c = 0; c < p->inputs; c++)
-        mx_tile_fill(t, &tile, from, (group * p->inputs + c) * t->w.in[0] * t->w.in[1], false, scratch + c * t->floats);
+        mx_tile_fill(t, &tile, from, (group * p->inputs + c) * t->w.in[0] * t->w.in[1], 0, false,
+                     scratch + c * t->floats);
     for (int64_t c = 0; c < p->outputs; c++) {
         int64_t o = group % p->groups * p->outputs + c;
         mx_kernels_current()->windows->weigh(tile.i1 - tile.i0, n, scratch, t->w.stride[0] * t->row, k->taps, k->at,
@@ -82,9 +81,13 @@ static mx_status run_tiles(const thin *k, mx_array from, mx_array to)
         mx_should_stream(p->batch * p->groups * p->outputs * p->to[0] * p->to[1] * (int64_t)mx_dtype_bytes(to.dtype));
     float *scratch;
     MX_TRY(mx_pool_alloc(bytes, (void **)&scratch));
-#pragma omp parallel for if (!omp_in_parallel()) schedule(static)
-    for (int64_t item = 0; item < items; item++)
-        run_tile(k, item, from, to, stream, scratch + omp_get_thread_num() * each);
+#pragma omp parallel if (!omp_in_parallel())
+    {
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; item++)
+            run_tile(k, item, from, to, stream, scratch + omp_get_thread_num() * each);
+        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed: once, as each fence waits for memory */
+    }
     mx_pool_free(scratch, bytes);
     return MX_OK;
 }
@@ -127,7 +130,7 @@ static void add_tile(const mx_conv *c, const mx_tiling *t, int64_t number, int64
     int64_t n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0;
     float *g = scratch + n_in * t->floats;
     for (int64_t k = 0; k < n_in; k++)
-        mx_tile_fill(t, &tile, x, (group * n_in + k) * mx_conv_pixels(c), false, scratch + k * t->floats);
+        mx_tile_fill(t, &tile, x, (group * n_in + k) * mx_conv_pixels(c), 0, false, scratch + k * t->floats);
     for (int64_t o = 0; o < n_out; o++) {
         int64_t from = ((group * n_out + o) * c->out[0] + tile.i0) * c->out[1] + tile.j0;
         for (int64_t i = 0; i < rows; i++)

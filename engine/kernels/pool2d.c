@@ -5,8 +5,9 @@
 #include "kernels/context.h"
 #include "kernels/conv_internal.h"
 
+#include <math.h>
 #include <omp.h>
-#include <string.h>
+#include <stdatomic.h>
 
 /* ---- maxima ---- */
 
@@ -24,13 +25,40 @@ typedef struct maxima {
 /* f32 results of rows that are neighbours in y, and their places. */
 static void put_maxima(const maxima *m, int64_t first, int64_t n, const float *y, const int32_t *place)
 {
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    if (mx_is_bf16(m->y.dtype))
-        paths->to_bf16(y, (mx_bf16 *)m->y.data + first, n, m->stream);
-    else
-        paths->copy(y, (float *)m->y.data + first, n * (int64_t)sizeof *y, m->stream);
+    const mx_window_paths *paths = mx_kernels_current()->windows;
+    paths->put(y, n, m->y, first, m->stream);
     if (m->at)
-        paths->copy(place, m->at + first, n * (int64_t)sizeof *place, m->stream);
+        paths->put((const float *)place, n, (mx_array){m->at, MX_F32}, first, m->stream);
+}
+
+/* The place of the maximum of output (i, j) in the plane x. */
+static int64_t greatest(const mx_conv *c, mx_array x, int64_t i, int64_t j)
+{
+    int64_t found = -1;
+    float best = 0;
+    for (int64_t tap = 0; tap < c->kernel[0] * c->kernel[1]; tap++) {
+        int64_t d = mx_conv_at(c, 0, i, tap / c->kernel[1]), e = mx_conv_at(c, 1, j, tap % c->kernel[1]);
+        if (d < 0 || d >= c->in[0] || e < 0 || e >= c->in[1])
+            continue;
+        float v = mx_get_float(x.data, d * c->in[1] + e, x.dtype);
+        if (found < 0 || v > best || (isnan(v) && !isnan(best))) {
+            found = d * c->in[1] + e;
+            best = v;
+        }
+    }
+    return found;
+}
+
+/* The maxima of a tile one by one, whatever their values. */
+static void find_each(const maxima *m, const mx_tile *tile, mx_array x, float *y, int32_t *place)
+{
+    int64_t n = tile->j1 - tile->j0;
+    for (int64_t o = 0; o < (tile->i1 - tile->i0) * n; o++) {
+        int64_t at = greatest(m->c, x, tile->i0 + o / n, tile->j0 + o % n);
+        y[o] = mx_get_float(x.data, at, x.dtype);
+        if (place)
+            place[o] = (int32_t)at;
+    }
 }
 
 /* scratch: the tile's copy, outputs, places. */
@@ -38,14 +66,17 @@ static void max_tile(const maxima *m, int64_t item, float *scratch)
 {
     const mx_tiling *t = &m->t;
     const mx_conv *c = m->c;
+    const mx_window_paths *paths = mx_kernels_current()->windows;
     const mx_tile tile = mx_tile_of(t, item % t->tiles);
     int64_t plane = item / t->tiles, n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0, out = c->out[1];
     float *y = scratch + t->floats;
     int32_t *place = m->at ? (int32_t *)(y + t->outputs) : NULL;
     int64_t row_step = c->stride[0] * c->in[1], first = tile.i0 * row_step + tile.j0 * c->stride[1];
-    mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(c), true, scratch);
-    mx_kernels_current()->windows->maxima(rows, n, (const int32_t *)scratch, t->w.stride[0] * t->row, m->taps, m->where,
-                                          m->place, (int32_t)first, (int32_t)row_step, (int32_t)c->stride[1], y, place);
+    if (paths->maxima && mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(c), -INFINITY, true, scratch))
+        paths->maxima(rows, n, scratch, t->w.stride[0] * t->row, m->taps, m->where, m->place, (int32_t)first,
+                      (int32_t)row_step, (int32_t)c->stride[1], y, place);
+    else
+        find_each(m, &tile, mx_conv_part(m->x, plane * mx_conv_pixels(c)), y, place);
     int64_t to = plane * mx_conv_positions(m->c) + tile.i0 * out + tile.j0;
     if (n == out)
         put_maxima(m, to, rows * n, y, place);
@@ -71,9 +102,13 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
         m.where[tap] = mx_tile_at(&m.t, d, e);
         m.place[tap] = (int32_t)(d * c->in[1] + e);
     }
-#pragma omp parallel for schedule(static)
-    for (int64_t item = 0; item < planes * m.t.tiles; item++)
-        max_tile(&m, item, (float *)(memory + taps_bytes) + omp_get_thread_num() * each);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < planes * m.t.tiles; item++)
+            max_tile(&m, item, (float *)(memory + taps_bytes) + omp_get_thread_num() * each);
+        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
+    }
     mx_pool_free(memory, bytes);
     return MX_OK;
 }
@@ -98,13 +133,14 @@ mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y)
 
 /* ---- gradients ---- */
 
-enum { AT_ONCE = 4096 }; /* elements of dx that are written together */
+enum { AT_ONCE = 1024 }; /* about so many elements of dx are computed together */
 
 typedef struct gradient {
     mx_spreading s;
     mx_array dy, dx;
-    const int32_t *at; /* places; NULL: of means */
-    int64_t rows;      /* of dx in a part of a plane */
+    const int32_t *at;     /* places; NULL: of means */
+    int64_t rows, columns; /* of dx in a part of a plane; columns of one remainder */
+    int64_t scratch;       /* floats before a part's results */
     bool stream;
 } gradient;
 
@@ -117,68 +153,89 @@ static void set_shifts(const mx_conv *c, mx_spreading *s)
         for (int64_t l = 0; l < c->kernel[1]; l++)
             if ((r + c->before[1] - l) % c->stride[1] == 0)
                 s->shift[r * s->span + s->taps[r]++] = (r + c->before[1] - l) / c->stride[1];
+        for (int64_t t = 0; t < s->taps[r]; t++) {
+            s->least = mx_min(s->least, s->shift[r * s->span + t]);
+            s->most = mx_max(s->most, s->shift[r * s->span + t]);
+        }
     }
 }
 
-/* Whether all places that a part reads are in its plane. */
-static bool are_inside(const gradient *g, int64_t plane, int64_t first, int64_t last)
+/* scratch: what a part takes, and its rows with room for 2 vectors behind. */
+static bool spread_part(const gradient *g, int64_t item, float *scratch)
 {
+    const mx_window_paths *paths = mx_kernels_current()->windows;
     const mx_spreading *s = &g->s;
-    int64_t low = mx_spreading_low(s, first), n = (mx_spreading_high(s, last - 1) - low) * s->out[1];
-    uint32_t pixels = (uint32_t)pixels_of(s->in), outside = 0;
-    const int32_t *at = g->at + plane * pixels_of(s->out) + low * s->out[1];
-    for (int64_t i = 0; i < n; i++)
-        outside |= (uint32_t)at[i] >= pixels;
-    return !outside;
+    int64_t width = s->in[1], q = mx_ceil_div(width, s->stride[1]);
+    int64_t across = mx_ceil_div(q, g->columns), parts = across * mx_ceil_div(s->in[0], g->rows);
+    int64_t row = item % parts / across * g->rows, column = item % across * g->columns, plane = item / parts;
+    const mx_spread_part part = {{row, mx_min(row + g->rows, s->in[0])}, {column, mx_min(column + g->columns, q)}};
+    int64_t from = plane * pixels_of(s->out), first = column * s->stride[1];
+    int64_t n = mx_min(part.columns[1] * s->stride[1], width) - first, rows = part.rows[1] - row;
+    float *lines = scratch + g->scratch;
+    bool inside = paths->spread(s, &part, mx_conv_part(g->dy, from), g->at ? g->at + from : NULL, lines, scratch);
+    int64_t to = plane * pixels_of(s->in) + row * width + first;
+    if (n == width)
+        paths->put(lines, rows * n, g->dx, to, g->stream);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            paths->put(lines + i * n, n, g->dx, to + i * width, g->stream);
+    return inside;
 }
 
-/* lines: scratch for the part's rows with room for 2 vectors behind, and for phases. */
-static bool spread_part(const gradient *g, int64_t plane, int64_t first, float *lines)
+/* Parts, and the scratch for each; returns floats for a thread. */
+static int64_t set_parts(gradient *g)
 {
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    const mx_spreading *s = &g->s;
-    int64_t width = s->in[1], last = mx_min(first + g->rows, s->in[0]), n = (last - first) * width;
-    int64_t to = plane * pixels_of(s->in) + first * width, from = plane * pixels_of(s->out);
-    mx_kernels_current()->windows->spread(s, first, last, mx_conv_part(g->dy, from), g->at ? g->at + from : NULL, lines,
-                                          lines + g->rows * width + 32);
-    if (mx_is_bf16(g->dx.dtype))
-        paths->to_bf16(lines, (mx_bf16 *)g->dx.data + to, n, g->stream);
-    else
-        paths->copy(lines, (float *)g->dx.data + to, n * (int64_t)sizeof *lines, g->stream);
-    return !g->at || are_inside(g, plane, first, last);
+    mx_spreading *s = &g->s;
+    int64_t q = mx_max(mx_ceil_div(s->in[1], s->stride[1]), 1);
+    g->columns = mx_min(q, mx_max(AT_ONCE / s->stride[1], 1));
+    g->rows = mx_min(mx_max(AT_ONCE / (g->columns * s->stride[1]), 1), mx_max(s->in[0], 1));
+    int64_t met = (g->rows + s->size - 2) / s->stride[0] + 2;
+    s->copy = mx_round_up(met * mx_spreading_row(s, g->columns), 1024);
+    g->scratch = mx_floats_apart((g->at ? 2 : 1) * s->copy + s->stride[1] * (g->columns + 16));
+    return g->scratch + mx_floats_apart(g->rows * g->columns * s->stride[1]) + 64;
+}
+
+/* Whether all places are inside of their planes. */
+static bool spread_all(const gradient *g, int64_t items, int64_t each, float *scratch)
+{
+    int outside = 0;
+#pragma omp parallel reduction(+ : outside)
+    {
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; item++)
+            outside += !spread_part(g, item, scratch + omp_get_thread_num() * each);
+        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
+    }
+    return outside == 0;
 }
 
 static mx_status run_gradient(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx, bool *inside)
 {
     gradient g = {.dy = dy, .dx = dx, .at = at};
-    int64_t width = c->in[1], planes = c->batch * c->channels_in;
+    int64_t planes = c->batch * c->channels_in;
     g.s = (mx_spreading){.in = {c->in[0], c->in[1]},
                          .out = {c->out[0], c->out[1]},
                          .stride = {c->stride[0], c->stride[1]},
                          .before = c->before[0],
                          .size = c->kernel[0],
                          .span = c->kernel[1],
-                         .phase = mx_round_up(mx_ceil_div(width, c->stride[1]), 16),
                          .scale = at ? 1 : 1.0f / (float)(c->kernel[0] * c->kernel[1])};
-    g.rows = mx_min(mx_max(AT_ONCE / mx_max(width, 1), 1), mx_max(c->in[0], 1));
     g.stream = mx_should_stream(planes * mx_conv_pixels(c) * (int64_t)mx_dtype_bytes(dx.dtype));
-    int64_t parts = mx_ceil_div(c->in[0], g.rows);
-    int64_t each = mx_round_up(g.rows * width + 32 + g.s.phase * c->stride[1], 16);
-    int64_t shift_bytes = mx_round_up(c->stride[1] * (1 + c->kernel[1]) * (int64_t)sizeof *g.s.shift, 64);
-    int64_t bytes = shift_bytes + each * omp_get_max_threads() * (int64_t)sizeof(float);
-    char *memory;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&memory));
-    g.s.taps = (int64_t *)memory;
+    int64_t shift_bytes = c->stride[1] * (1 + c->kernel[1]) * (int64_t)sizeof *g.s.shift;
+    MX_TRY(mx_pool_alloc(shift_bytes, (void **)&g.s.taps));
     g.s.shift = g.s.taps + c->stride[1];
     set_shifts(c, &g.s);
-    int outside = 0;
-#pragma omp parallel for schedule(static) reduction(+ : outside)
-    for (int64_t item = 0; item < planes * parts; item++)
-        outside += !spread_part(&g, item / parts, item % parts * g.rows,
-                                (float *)(memory + shift_bytes) + omp_get_thread_num() * each);
-    mx_pool_free(memory, bytes);
-    *inside = outside == 0;
-    return MX_OK;
+    int64_t each = set_parts(&g), q = mx_ceil_div(c->in[1], c->stride[1]);
+    int64_t items = planes * mx_ceil_div(q, g.columns) * mx_ceil_div(c->in[0], g.rows);
+    int64_t bytes = each * omp_get_max_threads() * (int64_t)sizeof(float);
+    float *scratch;
+    mx_status status = mx_pool_alloc(bytes, (void **)&scratch);
+    if (status == MX_OK) {
+        *inside = spread_all(&g, items, each, scratch);
+        mx_pool_free(scratch, bytes);
+    }
+    mx_pool_free(g.s.taps, shift_bytes);
+    return status;
 }
 
 mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx, bool *inside)

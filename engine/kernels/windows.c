@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-/* Floats of all copies of a tile, which stay in the first-level cache; columns of a tile, of planes of several rows and
- * of one. */
-enum { TILE_FLOATS = 8192, COLUMNS = 1024, COLUMNS_OF_ONE = 4096, SLACK = 64, AHEAD = 4096 };
+/* Floats of the copy of a plane, and of all copies of a tile; columns of a tile, of planes of several rows and of one.
+ * Small tiles: memory is read for the next one while this one is computed. */
+enum { PLANE_FLOATS = 2048, TILE_FLOATS = 8192, COLUMNS = 1024, COLUMNS_OF_ONE = 1024 };
 
 mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes)
 {
@@ -16,12 +16,12 @@ mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes)
     t.columns = mx_min(w->out[1], w->out[0] == 1 ? COLUMNS_OF_ONE : COLUMNS);
     t.phase = mx_round_up(mx_ceil_div((t.columns - 1) * w->stride[1] + wide, w->stride[1]), 16);
     t.row = t.phase * w->stride[1];
-    int64_t lines = TILE_FLOATS / mx_max(planes * t.row, 1);
+    int64_t floats = mx_min(PLANE_FLOATS, TILE_FLOATS / mx_max(planes, 1)), lines = floats / mx_max(t.row, 1);
     t.rows = mx_min(mx_max((lines - span) / w->stride[0] + 1, 1), w->out[0]);
     t.across = mx_ceil_div(w->out[1], t.columns);
     t.tiles = t.across * mx_ceil_div(w->out[0], t.rows);
-    t.floats = ((t.rows - 1) * w->stride[0] + span) * t.row + SLACK;
-    t.outputs = t.rows * t.columns + SLACK;
+    t.floats = mx_floats_apart(((t.rows - 1) * w->stride[0] + span) * t.row);
+    t.outputs = mx_floats_apart(t.rows * t.columns);
     return t;
 }
 
@@ -31,39 +31,32 @@ mx_tile mx_tile_of(const mx_tiling *t, int64_t number)
     return (mx_tile){i, mx_min(i + t->rows, t->w.out[0]), j, mx_min(j + t->columns, t->w.out[1])};
 }
 
-static void set_outside(float *to, int64_t n, bool keys)
+static void set_outside(float *to, int64_t n, float outside)
 {
-    const uint32_t bits = keys ? (uint32_t)INT32_MIN : 0;
     for (int64_t i = 0; i < n; i++)
-        memcpy(&to[i], &bits, sizeof bits);
+        to[i] = outside;
 }
 
-/* Starts reading what a later line or tile is copied from, so that it overlaps with the arithmetic on this one: the
- * next line, but at least AHEAD bytes away, as memory takes the time of some short lines. Behind the end of the memory
- * it does nothing. */
-static void ask_for(const char *line, int64_t bytes)
+bool mx_fill_rows(const mx_row_copy *c, mx_array plane, int64_t height, int64_t top, int64_t end, float *copy,
+                  int64_t step)
 {
-    const char *p = line + mx_max(bytes, AHEAD);
-    for (int64_t b = 0; b < bytes; b += 64)
-        __builtin_prefetch(p + b, 0, 2);
+    int64_t first = mx_min(mx_max(top, 0), end), last = mx_max(mx_min(end, height), first);
+    plane.data = (char *)plane.data + first * c->in * (int64_t)mx_dtype_bytes(plane.dtype);
+    set_outside(copy, (first - top) * step, c->outside);
+    bool finite = mx_kernels_current()->windows->fill(c, last - first, plane, c->in, copy + (first - top) * step, step);
+    set_outside(copy + (last - top) * step, (end - last) * step, c->outside);
+    return finite;
 }
 
-void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy)
+bool mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, float outside, bool check,
+                  float *copy)
 {
-    const mx_window_paths *paths = mx_kernels_current()->windows;
     const mx_windows *w = &t->w;
-    int64_t bytes = (int64_t)mx_dtype_bytes(x.dtype);
-    int64_t top = tile->i0 * w->stride[0] + w->least[0], bottom = (tile->i1 - 1) * w->stride[0] + w->most[0];
+    int64_t top = tile->i0 * w->stride[0] + w->least[0], end = (tile->i1 - 1) * w->stride[0] + w->most[0] + 1;
     int64_t left = tile->j0 * w->stride[1] + w->least[1], right = (tile->j1 - 1) * w->stride[1] + w->most[1];
-    for (int64_t y = top; y <= bottom; y++, copy += t->row) {
-        if (y < 0 || y >= w->in[0]) {
-            set_outside(copy, t->row, keys);
-            continue;
-        }
-        const char *row = (const char *)x.data + (plane + y * w->in[1]) * bytes;
-        paths->fill(right - left + 1, left, w->in[1], row, mx_is_bf16(x.dtype), keys, w->stride[1], copy, t->phase);
-        ask_for(row + left * bytes, (right - left + 1) * bytes);
-    }
+    const mx_row_copy row = {right - left + 1, left, w->in[1], w->stride[1], t->phase, outside, check};
+    x.data = (char *)x.data + plane * (int64_t)mx_dtype_bytes(x.dtype);
+    return mx_fill_rows(&row, x, w->in[0], top, end, copy, t->row);
 }
 
 int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e)

@@ -8,6 +8,7 @@
 #define MX_KERNELS_WINDOWS_H
 
 #include "kernels/elementwise.h"
+#include "kernels/inline.h"
 
 /* Output (i, j) meets elements (i stride[0] + d, j stride[1] + e) of a plane of in[0] x in[1], with d from least[0] to
  * most[0] and e from least[1] to most[1]. */
@@ -34,9 +35,28 @@ typedef struct mx_tile {
 
 mx_tile mx_tile_of(const mx_tiling *t, int64_t number);
 
-/* Copies what the tile meets of the plane that begins at element `plane` of x. `keys`: as keys, and outside is the
- * least of all; else outside is 0. */
-void mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, bool keys, float *copy);
+/* Copies what the tile meets of the plane that begins at element `plane` of x; what is outside of the plane becomes
+ * `outside`. Returns false if an element is infinite or NaN, provided that `check` asks for it. */
+bool mx_tile_fill(const mx_tiling *t, const mx_tile *tile, mx_array x, int64_t plane, float outside, bool check,
+                  float *copy);
+
+/* Room for so many floats and for whole vectors behind them, after which the next array begins 256 bytes before the
+ * same place in a page: a processor takes a load for one of an earlier store if both have the same place in their
+ * pages, and loads from the one array are ahead of stores to the next one. */
+static inline int64_t mx_floats_apart(int64_t floats) { return mx_round_up(floats + 128, 1024) - 64; }
+
+/* How a row of a plane is copied: its elements are numbered 0 to in - 1. Element first + i goes to float i % step phase
+ * + i / step, i < n. Elements that the row does not have become `outside`. */
+typedef struct mx_row_copy {
+    int64_t n, first, in, step, phase;
+    float outside;
+    bool check; /* for infinite elements and NaN */
+} mx_row_copy;
+
+/* Copies rows `top` to before `end` of a plane with `height` rows, as `c` says, to rows of `step` floats; rows that the
+ * plane does not have are filled as a whole. */
+bool mx_fill_rows(const mx_row_copy *c, mx_array plane, int64_t height, int64_t top, int64_t end, float *copy,
+                  int64_t step);
 
 /* Where the copy has the element (d, e) of the window of the tile's first output; the window of the next row begins
  * stride[0] * row floats behind. */
@@ -50,9 +70,16 @@ typedef struct mx_spreading {
     int64_t in[2], out[2], stride[2]; /* in: of x, out: of dy */
     int64_t before, size;             /* of rows: padding and window */
     int64_t span, *taps, *shift;
-    int64_t phase; /* floats of the columns with one remainder, a multiple of 16 */
+    int64_t least, most; /* of all shifts */
     float scale;
+    int64_t copy; /* floats of the copy of the rows of dy that a part meets */
 } mx_spreading;
+
+/* Floats that the copy of a row of dy takes which `columns` columns of one remainder meet. */
+static inline int64_t mx_spreading_row(const mx_spreading *s, int64_t columns)
+{
+    return (columns + s->most - s->least + 31) / 16 * 16;
+}
 
 /* The first row of dy that meets row y of x or a later one, and the first that meets only later ones. */
 static inline int64_t mx_spreading_low(const mx_spreading *s, int64_t y)
@@ -66,8 +93,12 @@ static inline int64_t mx_spreading_high(const mx_spreading *s, int64_t y)
     return last < s->out[0] ? last : s->out[0];
 }
 
-/* Keys are i32 that compare as the values do, with NaN above all and -0 equal to 0.
- * The loops for one instruction set. x, at and y are f32 or keys, with room for whole vectors. */
+/* A part of the gradient of a plane of x: rows, and columns by their number in their remainder by the stride. */
+typedef struct mx_spread_part {
+    int64_t rows[2], columns[2]; /* from, to before */
+} mx_spread_part;
+
+/* The loops for one instruction set. x is f32, with room for whole vectors. */
 typedef struct mx_window_paths {
     /* For each of `rows` rows, whose windows begin x_step floats apart and whose n results are neighbours in y:
      * y[i] = start + the sum over t of weight[t] x[at[t] + i] */
@@ -76,19 +107,22 @@ typedef struct mx_window_paths {
     /* sums[t] += the sum over rows r and i of g[r g_step + i] x[r x_step + at[t] + i] */
     void (*dots)(int64_t rows, int64_t n, const float *g, int64_t g_step, const float *x, int64_t x_step, int64_t taps,
                  const int64_t *at, double *sums);
-    /* For such rows, too: y[i] = the value of the greatest key x[at[t] + i], the first of equal ones; place[i] = first
-     * + place_of[t] + i step, for this t, and first + row_step in the next row. place: NULL: not wanted. */
-    void (*maxima)(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, int64_t taps, const int64_t *at,
+    /* For such rows of finite numbers, where what is outside of a plane is -inf: y[i] = the greatest x[at[t] + i], the
+     * first of equal ones; place[i] = first + place_of[t] + i step, for this t, and first + row_step in the next row.
+     * place: NULL: not wanted. maxima: NULL: the path has no such loop. */
+    void (*maxima)(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                    const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place);
-    /* The n elements from number `first` on of a row whose elements 0 to `in` - 1 are at x, bf16 or f32: element number
-     * first + i goes to y[i % step phase + i / step]. `keys`: as keys, and the least of all for those outside; else 0.
-     */
-    void (*fill)(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
-                 int64_t phase);
-    /* Rows `first` to before `last` of the gradient of a plane of x, from the planes of dy and of places (NULL: of
-     * means): to y, with room for 2 vectors behind. phases: scratch of s->stride[1] s->phase floats. */
-    void (*spread)(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
-                   float *phases);
+    /* Copies rows, of which the first has element 0 at x and the others x_step elements apart, to rows of y_step
+     * floats; overwrites up to a vector behind each row of step 1. Returns false if `check` finds an element. */
+    bool (*fill)(const mx_row_copy *c, int64_t rows, mx_array x, int64_t x_step, float *y, int64_t y_step);
+    /* y[first + i] = x[i], i < n. `stream`: past the caches, until a store fence. */
+    void (*put)(const float *x, int64_t n, mx_array y, int64_t first, bool stream);
+    /* A part of the gradient of a plane of x, from the planes of dy and of places (NULL: of means): rows of all columns
+     * of the part, one after the other, to y, with room for 2 vectors behind. scratch: a copy of the rows of dy that
+     * the part meets and one of their places, each `copy` floats, and a row of y by remainders. Returns false if such a
+     * place is outside of the plane. */
+    bool (*spread)(const mx_spreading *s, const mx_spread_part *part, mx_array dy, const int32_t *places, float *y,
+                   float *scratch);
 } mx_window_paths;
 
 #endif

@@ -439,3 +439,33 @@ for name, case in pairs {
         end)
     end
 end
+
+-- NaN is the largest, the first of equal elements is taken, and what is outside is smaller than -inf.
+function TestWindows.test_max_of_infinities_and_nan()
+    local kinds, values = { 0 / 0, -math.huge, math.huge, 1, -1, -0.0, 0.0, -math.huge }, {}
+    for i = 1, 3 * 33 * 71 do
+        values[i] = i <= 33 * 71 and -math.huge or i <= 2 * 33 * 71 and kinds[i * i % 127 % 8 + 1] or i * i % 127
+    end
+    local x = mx.tensor(values):view(3, 1, 33, 71)
+    local shapes = { { size = 2, padding = 1 }, { size = 3, stride = 2, padding = 1 }, { size = 3, stride = 1 } }
+    for _, options in ipairs(shapes) do
+        local function run(dtype)
+            local input = x:to(dtype):clone():requires_grad()
+            local y = mx.max_pool2d(input, options)
+            mx.backward(y, (mx.arange(y:numel()) % 7 + 1):to(dtype):view(y:size()))
+            return { y:to("f32"):view(y:numel()):totable(), input:grad():to("f32"):view(x:numel()):totable() }
+        end
+        local expected = run "f64"
+        compare.on_each_isa(function(isa)
+            for _, dtype in ipairs { "f32", "bf16" } do
+                for part, found in ipairs(run(dtype)) do
+                    for i, value in ipairs(expected[part]) do
+                        local same = found[i] == value or found[i] ~= found[i] and value ~= value
+                        lu.assertTrue(same, ("%s, %s: element %d of part %d is %s, not %s"):format(isa, dtype, i, part,
+                            found[i], value))
+                    end
+                end
+            end
+        end)
+    end
+end

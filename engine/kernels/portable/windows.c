@@ -2,8 +2,9 @@
 
 #include "core/element.h"
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
-#include <string.h>
+#include <math.h>
 
 static void weigh(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                   const float *weight, float start, float *y)
@@ -26,42 +27,24 @@ static void dots(int64_t rows, int64_t n, const float *g, int64_t g_step, const 
                 sums[t] += (double)g[r * g_step + i] * x[r * x_step + at[t] + i];
 }
 
-static int32_t flip(int32_t bits) { return bits < 0 ? bits ^ INT32_MAX : bits; }
-
-static void maxima(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, int64_t taps, const int64_t *at,
-                   const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place)
+static bool fill(const mx_row_copy *c, int64_t rows, mx_array x, int64_t x_step, float *y, int64_t y_step)
 {
-    for (int64_t k = 0; k < rows * n; k++) {
-        int64_t r = k / n, i = k % n, tap = 0;
-        int32_t best = INT32_MIN;
-        for (int64_t t = 0; t < taps; t++)
-            if (x[r * x_step + at[t] + i] > best) {
-                best = x[r * x_step + at[t] + i];
-                tap = t;
-            }
-        const int32_t bits = flip(best);
-        memcpy(&y[k], &bits, sizeof bits);
-        if (place)
-            place[k] = first + (int32_t)r * row_step + place_of[tap] + (int32_t)i * step;
-    }
+    bool finite = true;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < c->n; i++) {
+            bool inside = c->first + i >= 0 && c->first + i < c->in;
+            float value = inside ? mx_get_float(x.data, r * x_step + c->first + i, x.dtype) : c->outside;
+            finite &= !inside || isfinite(value);
+            y[r * y_step + i % c->step * c->phase + i / c->step] = value;
+        }
+    return finite;
 }
 
-static int32_t key_of(float x)
+static void put(const float *x, int64_t n, mx_array y, int64_t first, bool stream)
 {
-    int32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return x != x ? INT32_MAX : x == 0 ? 0 : flip(bits);
-}
-
-static void fill(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
-                 int64_t phase)
-{
-    for (int64_t i = 0; i < n; i++) {
-        bool inside = first + i >= 0 && first + i < in;
-        float value = inside ? mx_get_float(x, first + i, bf16 ? MX_BF16 : MX_F32) : 0;
-        const int32_t key = inside ? key_of(value) : INT32_MIN;
-        memcpy(&y[i % step * phase + i / step], keys ? (const void *)&key : (const void *)&value, sizeof key);
-    }
+    (void)stream;
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(y.data, first + i, x[i], y.dtype);
 }
 
 /* Element (y, x) of the gradient. */
@@ -78,13 +61,20 @@ static float spread_to(const mx_spreading *s, int64_t y, int64_t x, mx_array dy,
     return sum * s->scale;
 }
 
-static void spread(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
-                   float *phases)
+static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array dy, const int32_t *places, float *y,
+                   float *scratch)
 {
-    (void)phases;
-    for (int64_t row = first; row < last; row++)
-        for (int64_t x = 0; x < s->in[1]; x++)
+    const int64_t *rows = part->rows, first = part->columns[0] * s->stride[1];
+    const int64_t last = mx_min(part->columns[1] * s->stride[1], s->in[1]);
+    bool inside = true;
+    (void)scratch;
+    for (int64_t row = rows[0]; row < rows[1]; row++)
+        for (int64_t x = first; x < last; x++)
             *y++ = spread_to(s, row, x, dy, places);
+    for (int64_t i = mx_spreading_low(s, rows[0]); places && i < mx_spreading_high(s, rows[1] - 1); i++)
+        for (int64_t j = 0; j < s->out[1]; j++)
+            inside &= places[i * s->out[1] + j] >= 0 && places[i * s->out[1] + j] < s->in[0] * s->in[1];
+    return inside;
 }
 
-const mx_window_paths mx_windows_portable = {weigh, dots, maxima, fill, spread};
+const mx_window_paths mx_windows_portable = {weigh, dots, NULL, fill, put, spread};

@@ -71,61 +71,52 @@ static void dots(int64_t rows, int64_t n, const float *g, int64_t g_step, const 
         dots_of(1, rows, n, g, g_step, x, x_step, at + t, sums + t);
 }
 
-/* A float's bits from a key, and back: those of negative values count down. */
-MX_INLINE vi flip(vi bits) { return vi_xor(bits, vi_and(vi_sar(bits, 31), vi_set1(INT32_MAX))); }
-
-MX_INLINE vm vi_equal(vi a, vi b)
-{
-#if MX_SIMD_512
-    return _mm512_cmpeq_epi32_mask(a, b);
-#else
-    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b));
-#endif
-}
+/* ---- maxima ---- */
 
 MX_INLINE vi choose(vm mask, vi yes, vi no) { return vf_bits(vf_select(mask, vi_float(yes), vi_float(no))); }
 
-MX_INLINE void maxima_as(const int vectors, const bool places, const int32_t *x, int64_t taps, const int64_t *at,
+/* A later element replaces the best one only if it is greater. */
+MX_INLINE void maxima_as(const int vectors, const bool places, const float *x, int64_t taps, const int64_t *at,
                          const int32_t *place_of, vi lanes, int32_t step, float *y, int32_t *place)
 {
-    vi best[UNROLL], found[UNROLL];
+    vf best[UNROLL];
+    vi found[UNROLL];
     for (int u = 0; u < vectors; u++) {
-        best[u] = vi_set1(INT32_MIN);
-        found[u] = vi_set1(0);
+        best[u] = vf_load(x + at[0] + u * VL);
+        found[u] = vi_set1(places ? place_of[0] : 0);
     }
-    for (int64_t t = 0; t < taps; t++) {
+    for (int64_t t = 1; t < taps; t++) {
         vi here = vi_set1(places ? place_of[t] : 0);
         for (int u = 0; u < vectors; u++) {
-            vi key = vi_load(x + at[t] + u * VL);
-            vm greater = vi_gt(key, best[u]);
-            best[u] = choose(greater, key, best[u]);
+            vf v = vf_load(x + at[t] + u * VL);
             if (places)
-                found[u] = choose(greater, here, found[u]);
+                found[u] = choose(vf_gt(v, best[u]), here, found[u]);
+            best[u] = vf_max(v, best[u]);
         }
     }
     for (int u = 0; u < vectors; u++) {
-        vi_store((int32_t *)y + u * VL, flip(best[u]));
+        vf_store(y + u * VL, best[u]);
         if (places)
             vi_store(place + u * VL, vi_add(found[u], vi_add(lanes, vi_set1(u * VL * step))));
     }
 }
 
-MX_INLINE void maxima_of(const bool places, int64_t n, const int32_t *x, int64_t taps, const int64_t *at,
+MX_INLINE void maxima_of(const bool places, int64_t n, const float *x, int64_t taps, const int64_t *at,
                          const int32_t *place_of, vi lanes, int32_t step, float *y, int32_t *place)
 {
     int64_t i = 0;
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
         maxima_as(UNROLL, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
                   place + (places ? i : 0));
-    for (; i + 2 * VL <= n; i += 2 * VL)
+    for (; i + VL < n; i += 2 * VL)
         maxima_as(2, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
                   place + (places ? i : 0));
-    for (; i < n; i += VL)
+    if (i < n)
         maxima_as(1, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
                   place + (places ? i : 0));
 }
 
-static void maxima(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, int64_t taps, const int64_t *at,
+static void maxima(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                    const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place)
 {
     int32_t lane[VL];
@@ -141,181 +132,241 @@ static void maxima(int64_t rows, int64_t n, const int32_t *x, int64_t x_step, in
 
 /* ---- copies of rows ---- */
 
-/* The lanes from `low` to before `high`. */
-MX_INLINE vm lanes_between(int64_t low, int64_t high)
-{
-#if MX_SIMD_512
-    return (vm)(vm_first(high) & ~vm_first(low));
-#else
-    return _mm256_andnot_ps(vm_first(low), vm_first(high));
-#endif
-}
+/* Once an element is infinite or NaN, 0 times it and so the sum is NaN. */
+MX_INLINE vf finite_sum(vf sum, vf v, const bool check) { return check ? vf_fma(v, vf_zero(), sum) : sum; }
 
-/* Those lanes of the vector at element i, and zeros; the others are not read. */
-MX_INLINE vf load_lanes(const void *x, int64_t i, int64_t low, int64_t high, const bool bf16)
+/* Elements 0 to n - 1 of x in order. */
+MX_INLINE vf fill_in_order(int64_t n, const void *x, float *y, vf sum, const bool bf16, const bool check)
 {
-#if MX_SIMD_512
-    vm lanes = lanes_between(low, high);
-    return bf16 ? vf_from_bf16(_mm256_maskz_loadu_epi16(lanes, (const mx_bf16 *)x + i))
-                : _mm512_maskz_loadu_ps(lanes, (const float *)x + i);
-#else
-    if (!bf16)
-        return _mm256_maskload_ps((const float *)x + i, _mm256_castps_si256(lanes_between(low, high)));
-    float room[VL] = {0};
-    for (int64_t l = low; l < high; l++)
-        room[l] = mx_from_bf16(((const mx_bf16 *)x)[i + l]);
-    return vf_load(room);
-#endif
-}
-
-/* -0 plus 0 is 0. */
-MX_INLINE vf key_of(vf v) { return vi_float(choose(vf_is_nan(v), vi_set1(INT32_MAX), flip(vf_bits(v + vf_zero())))); }
-
-/* The vector from element i on of a row whose elements 0 to in - 1 are at x. */
-MX_INLINE vf row_part(const void *x, int64_t i, int64_t in, const bool bf16, const bool keys)
-{
-    if (i >= 0 && i + VL <= in) {
-        vf v = row_load(x, i, bf16);
-        return keys ? key_of(v) : v;
-    }
-    int64_t low = mx_min(mx_max(-i, 0), VL), high = mx_max(mx_min(in - i, VL), low);
-    vf v = load_lanes(x, i, low, high, bf16);
-    return keys ? vf_select(lanes_between(low, high), key_of(v), vi_float(vi_set1(INT32_MIN))) : v;
-}
-
-MX_INLINE void fill_as(int64_t n, int64_t first, int64_t in, const void *x, int64_t step, float *y, int64_t phase,
-                       const bool bf16, const bool keys)
-{
-    for (int64_t i = 0, some; step == 1 && i < n; i += some) { /* a few vectors at once where all are inside */
-        some = first + i >= 0 && first + i + UNROLL * VL <= in && i + UNROLL * VL <= n ? UNROLL * VL : VL;
-        if (some == VL) {
-            vf_store(y + i, row_part(x, first + i, in, bf16, keys));
-            continue;
-        }
-#pragma GCC unroll 4
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL) {
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), UNROLL * VL * (bf16 ? 2 : 4));
         for (int u = 0; u < UNROLL; u++) {
-            vf v = row_load(x, first + i + u * VL, bf16);
-            vf_store(y + i + u * VL, keys ? key_of(v) : v);
+            vf v = row_load(x, i + u * VL, bf16);
+            vf_store(y + i + u * VL, v);
+            sum = finite_sum(sum, v, check);
         }
     }
-    for (int64_t i = 0; step == 2 && i < n; i += 2 * VL) {
-        vf even, odd;
-        int64_t at = first + i;
-        if (at < 0 || at + 2 * VL > in) {
-            vf_split(row_part(x, at, in, bf16, keys), row_part(x, at + VL, in, bf16, keys), &even, &odd);
-        } else {
-            if (bf16)
-                vf_split_bf16((const mx_bf16 *)x + at, &even, &odd);
-            else
-                vf_split(vf_load((const float *)x + at), vf_load((const float *)x + at + VL), &even, &odd);
-            even = keys ? key_of(even) : even;
-            odd = keys ? key_of(odd) : odd;
-        }
-        vf_store(y + i / 2, even);
-        vf_store(y + phase + i / 2, odd);
+    for (; i < n; i += VL) {
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 64);
+        vf v = n - i < VL ? row_load_part(x, i, n - i, bf16) : row_load(x, i, bf16);
+        vf_store(y + i, v);
+        sum = finite_sum(sum, v, check);
     }
-    for (int64_t i = 0; step > 2 && i < n; i += VL) {
-        float lane[VL];
-        vf_store(lane, row_part(x, first + i, in, bf16, keys));
-        for (int64_t l = 0; l < mx_min(VL, n - i); l++)
-            memcpy(&y[(i + l) % step * phase + (i + l) / step], &lane[l], sizeof *lane);
-    }
+    return sum;
 }
 
-static void fill(int64_t n, int64_t first, int64_t in, const void *x, bool bf16, bool keys, int64_t step, float *y,
-                 int64_t phase)
+/* Those with even numbers and those with odd ones. */
+MX_INLINE vf fill_split(int64_t n, const void *x, float *even, float *odd, vf sum, const bool bf16, const bool check)
 {
+    vf a, b;
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 2 * VL * (bf16 ? 2 : 4));
+        if (bf16)
+            vf_split_bf16((const mx_bf16 *)x + i, &a, &b);
+        else
+            vf_split(vf_load((const float *)x + i), vf_load((const float *)x + i + VL), &a, &b);
+        vf_store(even + i / 2, a);
+        vf_store(odd + i / 2, b);
+        sum = finite_sum(finite_sum(sum, a, check), b, check);
+    }
+    if (i < n) {
+        int64_t left = n - i;
+        vf_split(row_load_part(x, i, mx_min(left, VL), bf16),
+                 left > VL ? row_load_part(x, i + VL, left - VL, bf16) : vf_zero(), &a, &b);
+        vf_store_part(even + i / 2, a, (left + 1) / 2);
+        vf_store_part(odd + i / 2, b, left / 2);
+        sum = finite_sum(finite_sum(sum, a, check), b, check);
+    }
+    return sum;
+}
+
+/* Where element i of a copy goes. */
+MX_INLINE int64_t place_in(int64_t i, int64_t step, int64_t phase)
+{
+    return step == 1 ? i : step == 2 ? i % 2 * phase + i / 2 : i % step * phase + i / step;
+}
+
+MX_INLINE bool fill_as(const mx_row_copy *c, int64_t rows, const void *x, int64_t x_step, float *y, int64_t y_step,
+                       const bool bf16, const bool check)
+{
+    const int64_t step = c->step, phase = c->phase, before = mx_min(mx_max(-c->first, 0), c->n);
+    const int64_t inside = mx_max(mx_min(c->n, c->in - c->first) - before, 0);
+    vf sum = vf_zero();
+    for (int64_t r = 0; r < rows; r++, y += y_step) {
+        const void *row = (const char *)x + (r * x_step + c->first + before) * (bf16 ? 2 : 4);
+        for (int64_t i = 0; i < before; i++)
+            y[place_in(i, step, phase)] = c->outside;
+        if (step == 1) {
+            sum = fill_in_order(inside, row, y + before, sum, bf16, check);
+        } else if (step == 2) {
+            sum = fill_split(inside, row, y + place_in(before, 2, phase), y + place_in(before + 1, 2, phase), sum, bf16,
+                             check);
+        }
+        for (int64_t i = 0; step > 2 && i < inside; i += VL) {
+            float lane[VL];
+            int64_t some = mx_min(VL, inside - i);
+            vf v = row_load_part(row, i, some, bf16);
+            vf_store(lane, v);
+            sum = finite_sum(sum, v, check);
+            for (int64_t l = 0; l < some; l++)
+                y[place_in(before + i + l, step, phase)] = lane[l];
+        }
+        for (int64_t i = before + inside; i < c->n; i++)
+            y[place_in(i, step, phase)] = c->outside;
+    }
+    return !vm_any(vf_is_nan(sum));
+}
+
+static bool fill(const mx_row_copy *c, int64_t rows, mx_array x, int64_t x_step, float *y, int64_t y_step)
+{
+    if (mx_is_bf16(x.dtype))
+        return c->check ? fill_as(c, rows, x.data, x_step, y, y_step, true, true)
+                        : fill_as(c, rows, x.data, x_step, y, y_step, true, false);
+    return c->check ? fill_as(c, rows, x.data, x_step, y, y_step, false, true)
+                    : fill_as(c, rows, x.data, x_step, y, y_step, false, false);
+}
+
+/* ---- results ---- */
+
+MX_INLINE void put_as(const float *x, int64_t n, void *y, const bool bf16, const bool stream)
+{
+    int64_t i = stream ? row_head(y, n, bf16) : 0;
+    for (int64_t l = 0; l < i; l += VL)
+        row_store_part(y, l, vf_load_part(x + l, mx_min(VL, i - l)), mx_min(VL, i - l), bf16);
+    for (; i + 2 * VL <= n; i += 2 * VL)
+        row_store2(y, i, vf_load(x + i), vf_load(x + i + VL), bf16, stream);
+    for (; i < n; i += VL)
+        row_store_part(y, i, vf_load_part(x + i, mx_min(VL, n - i)), mx_min(VL, n - i), bf16);
+}
+
+static void put(const float *x, int64_t n, mx_array y, int64_t first, bool stream)
+{
+    const bool bf16 = mx_is_bf16(y.dtype);
+    void *to = (char *)y.data + first * (bf16 ? 2 : 4);
     if (bf16)
-        keys ? fill_as(n, first, in, x, step, y, phase, true, true)
-             : fill_as(n, first, in, x, step, y, phase, true, false);
+        stream ? put_as(x, n, to, true, true) : put_as(x, n, to, true, false);
     else
-        keys ? fill_as(n, first, in, x, step, y, phase, false, true)
-             : fill_as(n, first, in, x, step, y, phase, false, false);
+        stream ? put_as(x, n, to, false, true) : put_as(x, n, to, false, false);
 }
 
 /* ---- gradients of pooling ---- */
 
-/* The elements of dy that a row meets: rows low to before high. */
+MX_INLINE vf add_where_equal(vf sum, vi a, vi b, vf v)
+{
+#if MX_SIMD_512
+    return _mm512_mask_add_ps(sum, _mm512_cmpeq_epi32_mask(a, b), sum, v);
+#else
+    return sum + _mm256_and_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)), v);
+#endif
+}
+
+/* Copies of the rows of dy, and of their places, that a row of x meets: column 0 of x meets their first floats. */
 typedef struct met {
-    const void *dy;
+    const float *dy;
     const int32_t *places;
-    int64_t low, high;
+    int64_t rows, step;
 } met;
 
-/* Of column q with remainder r, and its neighbours with it. `here`: their places. */
-MX_INLINE vf spread_sum(const bool bf16, const bool chosen, const mx_spreading *s, const met *m, int64_t r, int64_t q,
-                        vi here)
+/* Of columns with remainder r from number q on. here: the places of the first vector. */
+MX_INLINE void spread_as(const int vectors, const bool chosen, const mx_spreading *s, const met *m, int64_t r,
+                         int64_t q, vi here, vf *sum)
 {
-    const int64_t *shift = s->shift + r * s->span;
-    int64_t n = s->out[1], taps = s->taps[r];
-    vf sum = vf_zero();
-    for (int64_t i = m->low; i < m->high; i++)
+    const int64_t *shift = s->shift + r * s->span, taps = s->taps[r], from = q - s->least;
+    for (int u = 0; u < vectors; u++)
+        sum[u] = vf_zero();
+    for (int64_t i = 0; i < m->rows; i++)
         for (int64_t t = 0; t < taps; t++) {
-            int64_t j = q + shift[t], at = i * n + j;
-            vf v;
-            vi place = here;
-            if (j >= 0 && j + VL <= n) {
-                v = row_load(m->dy, at, bf16);
+            int64_t at = i * m->step + from + shift[t];
+            for (int u = 0; u < vectors; u++) {
+                vf v = vf_load(m->dy + at + u * VL);
+                vi there = vi_add(here, vi_set1(u * VL * (int32_t)s->stride[1]));
                 if (chosen)
-                    place = vi_load(m->places + at);
-            } else {
-                int64_t low = mx_min(mx_max(-j, 0), VL), high = mx_max(mx_min(n - j, VL), low);
-                v = load_lanes(m->dy, at, low, high, bf16);
-                if (chosen)
-                    place = vf_bits(load_lanes(m->places, at, low, high, false));
+                    sum[u] = add_where_equal(sum[u], vi_load(m->places + at + u * VL), there, v);
+                else
+                    sum[u] = sum[u] + v;
             }
-            sum = sum + (chosen ? vf_select(vi_equal(place, here), v, vf_zero()) : v);
         }
-    return sum * vf_set1(s->scale);
+    if (!chosen)
+        for (int u = 0; u < vectors; u++)
+            sum[u] = sum[u] * vf_set1(s->scale);
 }
 
-/* A row of columns, of which the first has place `first`. */
-MX_INLINE void spread_row(const bool bf16, const bool chosen, const mx_spreading *s, const met *m, int32_t first,
-                          float *y, float *phases)
+/* Such columns of all remainders: the whole row, or by remainder, `phase` floats apart, if there are more than 2. */
+MX_INLINE void spread_columns(const int vectors, const bool chosen, const mx_spreading *s, const met *m, int64_t q,
+                              vi here, float *y, int64_t phase)
+{
+    vf sum[UNROLL], odd[UNROLL];
+    spread_as(vectors, chosen, s, m, 0, q, here, sum);
+    if (s->stride[1] == 2) {
+        spread_as(vectors, chosen, s, m, 1, q, vi_add(here, vi_set1(1)), odd);
+        for (int u = 0; u < vectors; u++)
+            vf_store_in_turn(y + 2 * (q + u * VL), sum[u], odd[u]);
+        return;
+    }
+    for (int u = 0; u < vectors; u++)
+        vf_store(y + q + u * VL, sum[u]);
+    for (int64_t r = 1; r < s->stride[1]; r++) {
+        spread_as(vectors, chosen, s, m, r, q, vi_add(here, vi_set1((int32_t)r)), sum);
+        for (int u = 0; u < vectors; u++)
+            vf_store(y + r * phase + q + u * VL, sum[u]);
+    }
+}
+
+/* A row of n columns of one remainder. */
+MX_INLINE void spread_row(const bool chosen, const mx_spreading *s, const met *m, int64_t n, vi here, float *y,
+                          int64_t phase)
+{
+    const int32_t step = (int32_t)s->stride[1];
+    int64_t q = 0;
+    for (; q + UNROLL * VL <= n; q += UNROLL * VL)
+        spread_columns(UNROLL, chosen, s, m, q, vi_add(here, vi_set1((int32_t)q * step)), y, phase);
+    for (; q + VL < n; q += 2 * VL)
+        spread_columns(2, chosen, s, m, q, vi_add(here, vi_set1((int32_t)q * step)), y, phase);
+    if (q < n)
+        spread_columns(1, chosen, s, m, q, vi_add(here, vi_set1((int32_t)q * step)), y, phase);
+}
+
+static bool are_below(const int32_t *places, int64_t n, uint32_t most)
+{
+    uint32_t beyond = 0;
+    for (int64_t i = 0; i < n; i++)
+        beyond |= (uint32_t)places[i] >= most;
+    return !beyond;
+}
+
+static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array dy, const int32_t *places, float *y,
+                   float *scratch)
 {
     static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    int64_t width = s->in[1], step = s->stride[1], count = (width + step - 1) / step;
-    vi lanes = vi_mullo(vi_load(numbers), vi_set1((int32_t)step));
-    for (int64_t q = 0; step == 1 && q < count; q += VL)
-        vf_store(y + q, spread_sum(bf16, chosen, s, m, 0, q, vi_add(lanes, vi_set1(first + (int32_t)q))));
-    for (int64_t q = 0; step == 2 && q < count; q += VL) {
-        vi here = vi_add(lanes, vi_set1(first + 2 * (int32_t)q));
-        vf even = spread_sum(bf16, chosen, s, m, 0, q, here);
-        vf_store_in_turn(y + 2 * q, even, spread_sum(bf16, chosen, s, m, 1, q, vi_add(here, vi_set1(1))));
+    const int64_t n = part->columns[1] - part->columns[0], step = s->stride[1], first = part->columns[0] * step;
+    const int64_t width = mx_min(n * step, s->in[1] - first), out = s->out[1], row = mx_spreading_row(s, n);
+    const int64_t low = mx_spreading_low(s, part->rows[0]);
+    const int64_t rows = mx_max(mx_spreading_high(s, part->rows[1] - 1) - low, 0);
+    const mx_row_copy copy = {.n = n + s->most - s->least, .first = part->columns[0] + s->least, .in = out, .step = 1};
+    float *place = scratch + s->copy, *phases = places ? place + s->copy : place;
+    const vi lanes = vi_mullo(vi_load(numbers), vi_set1((int32_t)step));
+    dy.data = (char *)dy.data + low * out * (int64_t)mx_dtype_bytes(dy.dtype);
+    fill(&copy, rows, dy, out, scratch, row);
+    if (places)
+        fill(&copy, rows, (mx_array){(void *)(places + low * out), MX_F32}, out, place, row);
+    for (int64_t line = part->rows[0], from = 0, to = 0; line < part->rows[1]; line++, y += width) {
+        while (from < rows && (low + from) * s->stride[0] + s->size <= line + s->before)
+            from++;
+        while (to < rows && (low + to) * s->stride[0] <= line + s->before)
+            to++;
+        const met m = {scratch + from * row, (const int32_t *)place + from * row, to - from, row};
+        const vi here = vi_add(lanes, vi_set1((int32_t)(line * s->in[1] + first)));
+        float *out_row = step > 2 ? phases : y;
+        if (places)
+            spread_row(true, s, &m, n, here, out_row, n + VL);
+        else
+            spread_row(false, s, &m, n, here, out_row, n + VL);
+        for (int64_t x = 0; step > 2 && x < width; x++)
+            y[x] = phases[x % step * (n + VL) + x / step];
     }
-    if (step <= 2)
-        return;
-    for (int64_t r = 0; r < step; r++)
-        for (int64_t q = 0; q < count; q += VL)
-            vf_store(phases + r * s->phase + q,
-                     spread_sum(bf16, chosen, s, m, r, q, vi_add(lanes, vi_set1(first + (int32_t)(q * step + r)))));
-    for (int64_t x = 0; x < width; x++)
-        y[x] = phases[x % step * s->phase + x / step];
+    return !places || are_below(places + low * out, rows * out, (uint32_t)(s->in[0] * s->in[1]));
 }
 
-MX_INLINE void spread_as(const bool bf16, const bool chosen, const mx_spreading *s, int64_t first, int64_t last,
-                         const void *dy, const int32_t *places, float *y, float *phases)
-{
-    met m = {dy, places, mx_spreading_low(s, first), 0};
-    m.high = m.low;
-    for (int64_t row = first; row < last; row++, y += s->in[1]) {
-        while (m.low < s->out[0] && m.low * s->stride[0] + s->size <= row + s->before)
-            m.low++;
-        while (m.high < s->out[0] && m.high * s->stride[0] <= row + s->before)
-            m.high++;
-        spread_row(bf16, chosen, s, &m, (int32_t)(row * s->in[1]), y, phases);
-    }
-}
-
-static void spread(const mx_spreading *s, int64_t first, int64_t last, mx_array dy, const int32_t *places, float *y,
-                   float *phases)
-{
-    if (mx_is_bf16(dy.dtype))
-        places ? spread_as(true, true, s, first, last, dy.data, places, y, phases)
-               : spread_as(true, false, s, first, last, dy.data, places, y, phases);
-    else
-        places ? spread_as(false, true, s, first, last, dy.data, places, y, phases)
-               : spread_as(false, false, s, first, last, dy.data, places, y, phases);
-}
-
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill, spread};
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill, put, spread};

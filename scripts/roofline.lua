@@ -5,8 +5,8 @@
 --
 -- ranks        number of devices in the planned mesh (the script itself runs as one process); not needed if hardware
 --              names the number of chips
--- hardware     a file of configs/hardware: v5e (the default), v5p, v6e, v7x, h100 or h200; or slices of so many chips:
---              hardware=v5e-256 num_slices=2. A device of v7x is one of the two dies of a chip
+-- hardware     a file of configs/hardware: v5e (the default), v5p, v6e, v7x, h100, h200 or b200; or slices of so many
+--              chips: hardware=v5e-256 num_slices=2. A device of v7x is one of the two dies of a chip
 -- peak_tflops  TFLOP/s of a device, instead of the hardware file's
 -- link_gbps    GB/s (gigabytes) of a link inside a slice; dcn_gbps: the same to other slices
 -- operations   number of operations to show against the memory bandwidth, starting with those that take longest at the

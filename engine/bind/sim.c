@@ -69,6 +69,7 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->peak_flops[MX_I8] = mxl_field_number(L, i, "i8_flops", 0);
     chip->peak_flops[MX_E4M3] = mxl_field_number(L, i, "f8_flops", 0);
     chip->peak_flops[MX_E4M3FNUZ] = mxl_field_number(L, i, "f8_fnuz_flops", 0);
+    chip->f4_flops = mxl_field_number(L, i, "f4_flops", 0);
     chip->vector_flops = mxl_field_number(L, i, "vector_flops", 0);
     chip->product_block = (int)mxl_field_number(L, i, "product_block", 0);
     chip->product_s = mxl_field_number(L, i, "product_s", 0);

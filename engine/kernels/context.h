@@ -37,6 +37,7 @@
     X(mx_micro, micro_vnni) \
     X(mx_micro, micro_i8_tiles) \
     X(mx_quantize_paths, quantize) \
+    X(mx_fp4_paths, fp4) \
     X(mx_thin_paths, thin) \
     X(mx_thin_i8_paths, thin_i8) \
     X(mx_column_paths, columns) \

@@ -38,8 +38,9 @@
     X(straight_through) \
     /* cast.c */ \
     X(cast) \
-    /* quantize.c, scaled_matmul.c, scaled_grouped.c, mxfp8.c */ \
-    X(quantize) X(scaled_matmul) X(scaled_grouped_matmul) X(mxfp8_matmul) \
+    /* quantize.c, scaled_matmul.c, scaled_grouped.c, mxfp8.c, nvfp4.c */ \
+    X(quantize) X(scaled_matmul) X(scaled_grouped_matmul) X(mxfp8_matmul) X(nvfp4_quantize) X(nvfp4_product) \
+    X(nvfp4_matmul) \
     /* reduce.c */ \
     X(sum) X(mean) X(max) X(min) X(argmax) X(argmin) X(any) X(all) X(reduce_to) X(sum_grad) X(max_grad) \
     /* spread.c */ \

@@ -51,6 +51,8 @@ static double grouped_flops(const mx_sim_chip *chip, const mx_call *call, const 
 /* Of two operands of codes; 0: the chip multiplies them as bf16. */
 static double peak_of_codes(const mx_sim_chip *chip, const mx_call *call)
 {
+    if (call->op == &mx_op_nvfp4_product)
+        return chip->f4_flops > 0 ? chip->f4_flops : chip->peak_flops[MX_BF16];
     mx_dtype a = call->in[0]->dtype, b = call->n_in > 1 && call->in[1] ? call->in[1]->dtype : MX_F32;
     if (!mx_dtype_is_code(a) || !mx_dtype_is_code(b) || (a == MX_I8) != (b == MX_I8))
         return 0;

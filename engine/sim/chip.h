@@ -45,6 +45,7 @@ typedef struct mx_attention_kernel {
 typedef struct mx_sim_chip {
     double peak_flops[MX_DTYPES]; /* of matrix products, by the dtype of their operands; e5m2 counts as e4m3, and
                                      e5m2fnuz as e4m3fnuz. 0: that of f32; of codes, that of bf16 */
+    double f4_flops;              /* of those of NVFP4; 0: that of bf16 */
     double vector_flops;          /* operations per second of the vector unit; 0: never a limit */
     int tile;                     /* rows and columns of the matrix unit; 1: no padding */
     int multiprocessors;          /* that share the tiles of a product; 0: one unit computes it as a whole */

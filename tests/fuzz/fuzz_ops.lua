@@ -33,6 +33,7 @@ local SUMS = {
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     scaled_matmul = true, scaled_grouped_matmul = true, mxfp8_matmul = true,
+    nvfp4_product = true, nvfp4_matmul = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
     gather_grad = true, column_sum = true, cumsum = true, linear_scan = true, tile = true, expand = true, index_select = true,
     rope = true, adamw = true, sgd = true, lion = true, affine = true, gated = true, gated_grad = true,

@@ -44,8 +44,20 @@ local function scaled()
     return { like(a, "i8"), like(b, pick(CODES)), scales[1], scales[2] }, with
 end
 
-local function in_blocks()
-    local m, n, k = 32 * math.random(3), 32 * math.random(2), 32 * math.random(3)
+local function in_blocks(op)
+    local run = op == "mxfp8_matmul" and 32 or 16
+    local m, n, k = run * math.random(3), run * math.random(2), run * math.random(3)
+    if op == "nvfp4_quantize" then
+        local form = pick { {}, { square = true }, { trans = true }, { trans = true, hadamard = true },
+            { stochastic = 1 }, { trans = true, square = true, stochastic = 2 } }
+        return { like({ m, k }, float()), chance(2) and like({ m }, "i32", "ids") or nil }, form
+    elseif op == "nvfp4_product" then
+        return {
+            like({ m, k // 2 }, "u8"), like({ n, k // 2 }, "u8"), like({ m, k // 16 }, "e4m3"),
+            like({ n, k // 16 }, "e4m3"), like({ 1 }, "f32"), like({ 1 }, "f32"),
+            chance(2) and like({ n }, float()) or nil,
+        }
+    end
     return { like({ m, k }, float()), like({ k, n }, float()), chance(2) and like({ n }, float()) or nil }
 end
 
@@ -547,7 +559,7 @@ local recipes = {
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped, grouped_column_sum = grouped,
     quantize = quantized, scaled_matmul = scaled, scaled_grouped_matmul = scaled_grouped,
-    mxfp8_matmul = in_blocks,
+    mxfp8_matmul = in_blocks, nvfp4_quantize = in_blocks, nvfp4_product = in_blocks, nvfp4_matmul = in_blocks,
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,
     bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,

@@ -24,10 +24,23 @@ function TestHardware.test_all_files_are_valid()
         lu.assertTrue(mx.now() > 0)
         mx.sim.stop()
         -- The peak, and FLOPs for each byte of memory and of one ICI axis (a switch: one way), as published.
-        local ridge = ({ v5e = 240, v5p = 166, v6e = 560, v7x = 313, h100 = 295, h200 = 206 })[name]
+        local ridge = ({ v5e = 240, v5p = 166, v6e = 560, v7x = 313, h100 = 295, h200 = 206, b200 = 281 })[name]
         assert_near(hardware.peak_flops.bfloat16 / hardware.memory_Bps, ridge, 0.01)
         lu.assertEquals(hardware.sparse_core or false, name == "v5p" or name == "v6e" or name == "v7x")
     end
+end
+
+-- Chips that multiply codes with block scales have the peaks of these codes.
+function TestHardware.test_block_formats()
+    for _, name in ipairs(mx.sim.NAMES) do
+        local peaks = mx.sim.hardware(name).peak_flops
+        lu.assertEquals(mx.sim.multiplies(name .. "-8", "nvfp4"), peaks.float4 ~= nil, name)
+        lu.assertTrue(not mx.sim.multiplies(name, "mxfp8") or peaks.float8 > peaks.bfloat16)
+    end
+    lu.assertTrue(mx.sim.multiplies("b200-8", "mxfp8"))
+    lu.assertFalse(mx.sim.multiplies("host-8", "mxfp8"))
+    local text = mx.read_file(mx.root .. "configs/hardware/b200.yml"):gsub("nvfp4%]", "mxfp4]")
+    lu.assertErrorMsgContains("block_formats: 'mxfp4': expected mxfp8, nvfp4", mx.sim.parse, text, "b200.yml")
 end
 
 -- Whether the sides of a slice are closed to rings.

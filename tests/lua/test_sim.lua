@@ -341,3 +341,22 @@ function TestChip.test_products_of_8_bit_floats()
     lu.assertEquals(product("e4m3", { float8_fnuz = 2 * PEAK }), slow)
     lu.assertTrue(product("e5m2fnuz", { float8_fnuz = 2 * PEAK }) < 0.6 * slow)
 end
+
+-- NVFP4 has a peak of its own, without which it counts as bf16; its operands have 0.5625 bytes an element.
+function TestChip.test_products_of_nvfp4()
+    local function product(n, peaks)
+        peaks.bfloat16, peaks.float32 = PEAK, 3.283e13
+        chip({ peak_flops = peaks })
+        local codes, scales, scale = mx.nvfp4_quantize(mx.zeros({ n, n }, "bf16"))
+        local function run()
+            mx.nvfp4_product(codes, codes, scales, scales, scale, scale)
+        end
+        run()
+        return seconds(run)
+    end
+    local slow = product(4096, { float8 = 4 * PEAK })
+    local fast = product(4096, { float4 = 4 * PEAK })
+    lu.assertTrue(fast < 0.3 * slow and fast > 0.2 * slow)
+    local bytes = (2 * 0.5625 + 2) * 64 * 64 + 2 * 4
+    lu.assertAlmostEquals(product(64, { float4 = 1e6 * PEAK }), bytes / MEMORY, 0.01 * bytes / MEMORY)
+end

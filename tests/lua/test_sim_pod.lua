@@ -284,7 +284,7 @@ end
 function TestRefusals.test_names()
     for _, case in ipairs({
         { "v5x-256", "hardware=v5x-256: there is no configs/hardware/v5x.yml, did you mean v5e?" },
-        { "abacus-8", "there are h100, h200, v5e, v5p, v6e, v7x" },
+        { "abacus-8", "there are b200, h100, h200, v5e, v5p, v6e, v7x" },
         { "../base-8", "hardware=../base-8: there is no" },
         { "v5e", "hardware=v5e: say how many chips a slice has, as in v5e-8" },
         { "v5e-100", "hardware=v5e-100: TPU v5e has slices of 1, 4, 8, 16, 32, 64, 128, 256" },

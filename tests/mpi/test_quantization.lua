@@ -43,11 +43,42 @@ local function check_as_on_one_rank(recipe, axis, ...)
 end
 
 function TestQuantization.test_as_on_one_rank()
-    for _, recipe in ipairs { "int8", "fp8_full", "fp8_nanoo", "te_mxfp8" } do
+    for _, recipe in ipairs { "int8", "fp8_full", "fp8_nanoo", "te_mxfp8", "te_nvfp4" } do
         for _, axis in ipairs { "fsdp", "data" } do
             local mesh, alone = check_as_on_one_rank(recipe, axis)
             for name, buffer in pairs(alone.buffers) do
                 lu.assertEquals(mesh.buffers[name]:totable(), buffer:totable(), name)
+            end
+        end
+    end
+end
+
+-- Gradients in NVFP4 draw for a token what one rank would. Each rank's turn has the gradients of both: those of the
+-- other are times 0, so no sum rounds.
+function TestQuantization.test_stochastic_rounding_as_on_one_rank()
+    for _, axis in ipairs { "fsdp", "data" } do
+        local c = config_of("te_nvfp4", axis)
+        local mesh, alone = mx.models.new(c, mx.train.mesh(c)), mx.models.new(mx.models.shape(c))
+        for turn = 0, 1 do
+            for _, model in ipairs { mesh, alone } do
+                for _, t in pairs(model.params) do
+                    t:zero_grad()
+                end
+            end
+            alone.part, alone.parts = turn, 2
+            mx.scope(function()
+                mx.backward(mesh:loss(batch_of(mx.rank())), mx.rank() == turn and 1 or 0)
+                mx.backward(alone:loss(batch_of(turn)), 1)
+            end)
+            for _, name in ipairs { "layer001.query.weight", "layer002.wo.weight" } do
+                local own, want = mesh.params[name]:grad(), alone.params[name]:grad()
+                local part = mesh.parallel:part(name, want:size())
+                for dim, size in ipairs(part.sizes or {}) do
+                    want = mx.narrow(want, { dim = dim, start = part.start[dim], length = size })
+                end
+                own = axis == "data" and mx.all_reduce(own) or own -- which is left to the optimizer
+                local same = own:eq(want):to("f32"):mean():item()
+                lu.assertEquals(same, 1, ("%s, %s, turn %d"):format(axis, name, turn))
             end
         end
     end

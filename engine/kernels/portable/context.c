@@ -28,6 +28,7 @@ const mx_kernels mx_kernels_portable = {
     .micro_f32 = &mx_micro_f32_portable,
     .micro_i8 = &mx_micro_i8_portable,
     .quantize = &mx_quantize_portable,
+    .fp4 = &mx_fp4_portable,
     .thin_i8 = &mx_thin_i8_portable,
     .columns = &mx_columns_portable,
     .attention_f32 = &mx_attention_portable, /* takes either dtype */

@@ -34,6 +34,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .micro_vnni = &MX_SIMD_NAME(mx_micro_vnni),
 #endif
     .quantize = &MX_SIMD_NAME(mx_quantize),
+    .fp4 = &MX_SIMD_NAME(mx_fp4),
     .thin = &MX_SIMD_NAME(mx_thin),
     .thin_i8 = &MX_SIMD_NAME(mx_thin_i8),
     .columns = &MX_SIMD_NAME(mx_columns),

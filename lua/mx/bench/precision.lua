@@ -70,13 +70,13 @@ local function counter()
         return { input = 0, weight = 0, gradient = 0 }
     end
     local counts = { saturated = none(), flushed = none(), all = none() }
-    return counts, function(kind, x, codes)
+    return counts, function(kind, x, codes, most)
         mx.no_grad(mx.scope, function()
             local size, values = codes:detach():to("f32"):abs(), x:detach():to("f32")
             local function add(list, mask)
                 list[kind] = list[kind] + mask:to("f32"):sum():item()
             end
-            add(counts.saturated, size:ge(math.floor(mx.dtypes[codes:dtype()].bound)))
+            add(counts.saturated, size:ge(math.floor(most)))
             add(counts.flushed, size:eq(0) * values:ne(0))
             counts.all[kind] = counts.all[kind] + codes:numel()
         end)

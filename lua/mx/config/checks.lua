@@ -163,8 +163,10 @@ local function check_latent(c, need)
 end
 
 local function check_recipe(c, need)
-    need(c.quantization ~= "te_mxfp8" or c.hardware == "", "quantization", "te_mxfp8 is not simulated, because no chip "
-        .. "of configs/hardware multiplies MXFP8; without hardware it trains on this machine")
+    local format = (quantization.RECIPES[c.quantization] or {}).blocks
+    need(not format or c.hardware == "" or mx.sim.multiplies(c.hardware, format), "quantization",
+        "%s is not simulated on %s, which does not multiply %s; hardware=b200-8 does, and without hardware it trains "
+        .. "on this machine", c.quantization, c.hardware, (format or ""):upper())
     for _, key in ipairs({ "weight_quantization_calibration_method", "act_quantization_calibration_method" }) do
         need(c[key] == "absmax" or quantization.fixed_range(c[key]), key,
             "expected absmax, or a range on both sides of 0 such as fixed,-224,224, got %s", c[key])

@@ -331,6 +331,15 @@ local w, scale_w = mx.quantize(mx.tensor { { { 1 } }, { { 8 } } }, { dtype = "e4
 mx.scaled_grouped_matmul(x, w, scale_x, scale_w, mx.tensor({ 1, 1 }, "i32")) --> {{2}, {16}}]] },
         { "mxfp8_matmul", torch = "nn.functional.scaled_mm", code = [[
 mx.mxfp8_matmul(mx.ones(1, 32), mx.ones(32, 2)) --> {{32, 32}}]] },
+        { "nvfp4_quantize", code = [[
+local codes, scales = mx.nvfp4_quantize(mx.full({ 1, 16 }, 3))
+scales --> {{448}}
+mx.max(codes) --> 119]] },
+        { "nvfp4_product", code = [[
+local codes, scales, scale = mx.nvfp4_quantize(mx.ones(1, 16))
+mx.nvfp4_product(codes, codes, scales, scales, scale, scale) --> {{16}}]] },
+        { "nvfp4_matmul", torch = "nn.functional.scaled_mm", code = [[
+mx.sum(mx.nvfp4_matmul(mx.ones(1, 16), mx.ones(16, 32))) --> 512]] },
         { "straight_through", torch = "x + (y - x).detach()", code = [[
 local x = mx.tensor { 0.4, 0.6 }:requires_grad()
 mx.backward(mx.straight_through(x:gt(0.5):to("f32"), x):sum())

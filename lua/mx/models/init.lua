@@ -154,7 +154,7 @@ end
 -- the feature. So ranks that hold the same token drop the same elements, and a step has the same masks on any mesh and
 -- with any number of passes.
 function Decoder:dropout(x, place, numbers, run, column)
-    if not numbers then
+    if self.shape.dropout == 0 or not numbers then
         return x
     end
     local seed = util.seed("dropout." .. place, self.shape.seed)
@@ -163,17 +163,20 @@ function Decoder:dropout(x, place, numbers, run, column)
     })
 end
 
--- With dropout, numbers the tokens of a training pass (`run.pass`, from 1): first_token is the number of the first
--- token of this rank's batch in the run. From it follow the numbers of the tokens in its residual stream.
+-- With dropout or stochastic rounding, numbers the tokens of a training pass (`run.pass`, from 1): first_token is the
+-- number of the first token of this rank's batch in the run. From it follow the numbers of the tokens in its residual
+-- stream, and those of the rows of its products.
 function Decoder:number_tokens(tokens, run)
-    if self.shape.dropout == 0 or not run.pass then
+    local rounds = self.quantization and self.quantization:draws()
+    if self.shape.dropout == 0 and not rounds or not run.pass then
         return
     end
     local B, S, parallel = tokens:size(1), tokens:size(2), self.parallel
     local length = parallel:whole_length(S)
     run.first_token = (((run.pass - 1) * self.parts + self.part) * (run.rows or B) + (run.row or 0)) * length
     local numbers = mx.arange({ n = B * length, dtype = "i32" }):view(B, length)
-    run.numbers = parallel:sequence_part(parallel:context_part(numbers))
+    run.product_rows = parallel:context_part(numbers)
+    run.numbers = parallel:sequence_part(run.product_rows)
 end
 
 -- What the layers share of a batch: the keys that queries attend to with packed documents, and numbers of tokens.

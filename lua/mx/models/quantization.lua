@@ -1,35 +1,41 @@
---- Recipes of quantization: which products of a layer compute with codes of one byte, and with which scales.
+--- Recipes of quantization: which products of a layer compute with codes of 8 or 4 bits, and with which scales.
 --
 -- The products with weights in attention, MLP and experts are quantized; tables of tokens, norms, routers, scores and
 -- rotations are not.
 -- Forward, inputs and weights become codes; backward, the gradient of a product's result does, for both of its own
--- products; it quantizes inputs and weights again (remat.lua). The recipes are those of Qwix and Flax in MaxText.
+-- products; it quantizes inputs and weights again (remat.lua). The recipes are those of Qwix, Flax and Transformer
+-- Engine in MaxText.
 
 local mx = require "mx"
 local stored_codes = require "mx.models.codes"
 local nn = require "mx.nn"
+local util = require "mx.util"
 
 local quantization = {}
 
 --- The recipes by the values of the config key. codes: of inputs and weights; gradient: of gradients; by_tensor: one
 --- scale for each tensor, instead of one for each row of inputs and gradients and each column of weights; delayed: it
---- follows from the largest magnitudes of the steps before; blocks: mx.mxfp8_matmul, but not of experts.
+--- follows from the largest magnitudes of the steps before; blocks: the format of mx.mxfp8_matmul or mx.nvfp4_matmul,
+--- but not of experts; hadamard: the random Hadamard transform in products for gradients of weights.
 quantization.RECIPES = {
     int8 = { codes = "i8", gradient = "i8" },
     fp8 = { codes = "e4m3", gradient = "e4m3" },
     fp8_full = { codes = "e4m3", gradient = "e5m2" },
     fp8_gpu = { codes = "e4m3", gradient = "e5m2", by_tensor = true, delayed = true },
     fp8_nanoo = { codes = "e4m3fnuz", gradient = "e5m2fnuz", by_tensor = true, delayed = true },
-    te_mxfp8 = { blocks = true },
+    te_mxfp8 = { blocks = "mxfp8" },
+    te_nvfp4 = { blocks = "nvfp4", hadamard = true },
+    te_nvfp4_no_rht = { blocks = "nvfp4", hadamard = false },
     te_fp8_currentscaling = { codes = "e4m3", gradient = "e5m2", by_tensor = true },
 }
 
 --- The values of the config key.
 quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling",
-    "te_mxfp8" }
+    "te_mxfp8", "te_nvfp4", "te_nvfp4_no_rht" }
 
---- A function of the script that gets "input", "weight" or "gradient", the tensor and its codes, whenever a model
---- quantizes one. It gets a gradient twice if it has scales by row for one product and by column for the other.
+--- A function of the script that gets "input", "weight" or "gradient", the tensor, its codes as numbers and the largest
+--- that there is, whenever a model quantizes one. It gets a gradient twice if it has scales by row for one product and
+--- by column for the other, and none of recipes with blocks.
 quantization.watch = nil
 
 local HISTORY = 1024 -- steps, as in Flax
@@ -140,7 +146,7 @@ local function quantize(self, i, name, kind, x, trains, dtype)
     })
     codes = mx.name(codes, "codes")
     if quantization.watch then
-        quantization.watch(kind == WEIGHT and "weight" or "input", x, codes)
+        quantization.watch(kind == WEIGHT and "weight" or "input", x, codes, mx.dtypes[self.recipe.codes].bound)
     end
     return codes, own
 end
@@ -261,7 +267,8 @@ local function watch_gradient(self, y, scale, scale_x, scale_w)
     pcall(y.register_hook, y, function(g) -- refused where no parameter before y is trained
         for _, by in ipairs(by_tensor and { "tensor" } or { "row", "column" }) do
             local row, column = by == "column" and scale_x or nil, by == "row" and scale_w or nil
-            watch("gradient", g, (mx.quantize(g, scale, row, column, nil, { dtype = self.recipe.gradient, by = by })))
+            local codes = mx.quantize(g, scale, row, column, nil, { dtype = self.recipe.gradient, by = by })
+            watch("gradient", g, codes, mx.dtypes[self.recipe.gradient].bound)
         end
     end)
 end
@@ -280,20 +287,49 @@ local function biases_of_rows(x, bias, counts, dtype)
     return mx.grouped_matmul(mx.ones({ x:size(1), 1 }, dtype), bias:view(bias:size(1), 1, bias:size(2)), counts)
 end
 
--- Products in MXFP8. The inputs that they read follow from values that other gradients read, as codes do, but for
--- attention's result, so they are computed again (remat.lua).
-local function products_of_blocks(weights, h, run)
+-- The numbers of codes of NVFP4, which are two a byte.
+local function numbers_of(codes)
+    local bytes, size = codes:to("i32"), codes:size()
+    size[#size] = 2 * size[#size]
+    local ids = mx.stack({ mx.bitwise_and(bytes, 15), mx.shift_right(bytes, 4) }, { dim = #size + 1 })
+    local numbers = mx.tensor { { 0 }, { 0.5 }, { 1 }, { 1.5 }, { 2 }, { 3 }, { 4 }, { 6 } }
+    return mx.embedding(mx.concat({ numbers, -1 * numbers }, { dim = 1 }), ids):view(size)
+end
+
+-- Passes the operands of a product to quantization.watch, with their codes.
+local function watch_blocks(self, x, w)
+    x, w = x:detach(), w:detach()
+    if self.recipe.blocks == "nvfp4" then
+        quantization.watch("input", x, numbers_of((mx.nvfp4_quantize(x))), 6)
+        quantization.watch("weight", w, numbers_of((mx.nvfp4_quantize(w, { square = true }))), 6)
+        return
+    end
+    for kind, t in pairs { input = x, weight = w } do
+        local by = kind == "input" and "row_block" or "column_block"
+        local codes = mx.quantize(t, { dtype = "e4m3", by = by, cast = "bf16" })
+        quantization.watch(kind, t, codes, mx.dtypes.e4m3.bound)
+    end
+end
+
+-- Products with scales of blocks. The inputs that they read follow from values that other gradients read, as codes do,
+-- but for attention's result, so they are computed again (remat.lua). In training, gradients in NVFP4 are rounded
+-- stochastically: the choices depend on the product, the numbers of tokens and of features. So ranks that hold other
+-- tokens draw other numbers, and a step draws the same on any mesh of data, fsdp and context.
+local function products_of_blocks(self, model, i, weights, h, run)
     local trains = run ~= nil and run.pass ~= nil
     return function(name, bias)
         local w = weights[name .. ".weight"]
         local x = trains and name ~= "out" and not h:name() and mx.name(h, "codes") or h
         if quantization.watch and trains then
-            for kind, t in pairs { input = x, weight = w } do
-                local by = kind == "input" and "row_block" or "column_block"
-                quantization.watch(kind, t, (mx.quantize(t:detach(), { dtype = "e4m3", by = by, cast = "bf16" })))
-            end
+            watch_blocks(self, x, w)
         end
-        return mx.mxfp8_matmul(x, w, bias)
+        if self.recipe.blocks == "mxfp8" then
+            return mx.mxfp8_matmul(x, w, bias)
+        end
+        return mx.nvfp4_matmul(x, w, bias, trains and run.product_rows or nil, {
+            hadamard = self.recipe.hadamard, offset = trains and run.first_token or 0,
+            stochastic = trains and util.seed(("nvfp4.%d.%s"):format(i, name), model.shape.seed) & 0x7fffffff or nil,
+        })
     end
 end
 
@@ -310,7 +346,7 @@ end
 function quantization.products(model, i, weights, h, run, counts)
     local self = covers(model.shape, i) and model.quantization
     if self and self.recipe.blocks and not counts then
-        return products_of_blocks(weights, h, run)
+        return products_of_blocks(self, model, i, weights, h, run)
     elseif not self or self.recipe.blocks then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
@@ -352,6 +388,12 @@ function quantization.products(model, i, weights, h, run, counts)
         end
         return y
     end
+end
+
+--- Whether training passes round with random numbers.
+---@return boolean
+function Quantization:draws()
+    return self.recipe.blocks == "nvfp4"
 end
 
 --- A step begins: forgets the largest magnitudes of one that was skipped.

@@ -33,12 +33,15 @@ local OPTIONAL = {
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
     sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
     vmem_bytes = "number", library_products = "boolean", collective_streams = "number",
-    multiprocessors = "number", product_tile = "table", product_block = "number",
+    multiprocessors = "number", product_tile = "table", product_block = "number", block_formats = "table",
 }
+
+local CODES = { "int8", "float8", "float8_fnuz", "float4" } -- beside the floats that compute
+local BLOCK_FORMATS = { "mxfp8", "nvfp4" } -- whose block scales matrix units may apply
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
 
-sim.NAMES = { "h100", "h200", "v5e", "v5p", "v6e", "v7x" }
+sim.NAMES = { "b200", "h100", "h200", "v5e", "v5p", "v6e", "v7x" }
 
 local function check_field(path, file, name, kind, needed)
     local value = file[name]
@@ -106,12 +109,18 @@ local function check_together(path, file)
     end
     for dtype, peak in util.sorted_pairs(file.peak_flops) do
         local name = tostring(dtype)
-        local codes = name == "int8" or name == "float8" or name == "float8_fnuz"
+        local codes = util.contains(CODES, name)
         if codes and (type(peak) ~= "number" or peak <= 0 or peak ~= peak) then
             util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, name, tostring(peak))
         elseif not codes and not util.contains(util.float_names(), name) then
-            util.refuse("%s: peak_flops: '%s': expected %s, int8, float8 or float8_fnuz", path, name,
-                table.concat(util.float_names(), ", "))
+            util.refuse("%s: peak_flops: '%s': expected %s, %s", path, name, table.concat(util.float_names(), ", "),
+                table.concat(CODES, ", "))
+        end
+    end
+    for _, format in ipairs(file.block_formats or {}) do
+        if not util.contains(BLOCK_FORMATS, format) then
+            util.refuse("%s: block_formats: '%s': expected %s", path, tostring(format),
+                table.concat(BLOCK_FORMATS, ", "))
         end
     end
     for size, sides in pairs(file.slices) do
@@ -174,6 +183,15 @@ end
 function sim.has(name, field)
     local value = sim.split_name(name) ~= "host" and sim.hardware(name)[field]
     return value ~= nil and value ~= false
+end
+
+--- Whether the matrix units of a chip multiply codes of a format with block scales: "mxfp8" or "nvfp4".
+---@param name string
+---@param format string
+---@return boolean
+function sim.multiplies(name, format)
+    local formats = sim.split_name(name) ~= "host" and sim.hardware(name).block_formats
+    return formats and util.contains(formats, format) or false
 end
 
 --- The memory of one chip, or of one rank if a rank is a part of a chip.
@@ -268,7 +286,7 @@ function sim.pod(name, slices, values)
             bf16_flops = hardware.peak_flops.bfloat16,
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             i8_flops = hardware.peak_flops.int8, f8_flops = hardware.peak_flops.float8,
-            f8_fnuz_flops = hardware.peak_flops.float8_fnuz,
+            f8_fnuz_flops = hardware.peak_flops.float8_fnuz, f4_flops = hardware.peak_flops.float4,
             tile = math.tointeger(hardware.matrix_unit_tile), multiprocessors = hardware.multiprocessors,
             product_tile_m = product_tile[1], product_tile_n = product_tile[2], memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,

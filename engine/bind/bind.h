@@ -60,7 +60,7 @@ bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard);
 /* Raises an error for a string key that is not in `names` (NULL at the end), and names the nearest one. */
 void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what);
 
-/* Raises "WHAT has no option 'GIVEN'; did you mean ...?". */
+/* Raises "WHAT has no option 'GIVEN'; did you mean ...?", or lists the options if none is near. */
 void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what);
 
 /* Hides the metatable at the top of the stack from scripts: getmetatable returns its name, so scripts cannot call

@@ -80,6 +80,13 @@ static const char *const words[][2] = {
     {"largest", "smallest"},
     {"randperm", "permutation"},
     {"stride", "step"},
+    {"kernel_size", "size"},
+    {"attn_mask", "bias"},
+    {"unbiased", "correction"},
+    {"ddof", "correction"},
+    {"num_heads", "heads"},
+    {"scale_factor", "scale"},
+    {"slope", "negative_slope"},
     {"batch_size", "batch"},
     {"length", "n"},
     {"size", "n"},
@@ -144,9 +151,20 @@ void mxl_unknown_name(lua_State *L, const char *given, const char *const *names,
 {
     const char *nearest = NULL;
     int best = most_edits(given) + 1;
-    for (; *names; names++)
-        consider(given, *names, &nearest, &best);
-    raise_unknown(L, lua_pushfstring(L, "%s has no option", what), given, nearest);
+    for (int i = 0; names[i]; i++)
+        consider(given, names[i], &nearest, &best);
+    const char *none = lua_pushfstring(L, "%s has no option", what);
+    if (nearest || !names[0])
+        raise_unknown(L, none, given, nearest);
+    mxl_push_where(L);
+    lua_pushfstring(L, "%s '%s'; it has %s", none, given, names[0]);
+    for (int i = 1; names[i]; i++) {
+        lua_pushfstring(L, names[i + 1] ? ", %s" : " and %s", names[i]);
+        lua_concat(L, 2);
+    }
+    lua_concat(L, 2);
+    lua_error(L);
+    abort(); /* not reached */
 }
 
 void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table)

@@ -375,6 +375,36 @@ static void copy_fields(lua_State *L, int from)
     }
 }
 
+/* mx.arange(first, last, step, options or dtype): the numbers before `last`, as one table. */
+static void join_range(lua_State *L)
+{
+    int numbers = lua_type(L, 3) == LUA_TNUMBER ? 3 : 2;
+    double first = lua_tonumber(L, 1), last = lua_tonumber(L, 2), step = numbers == 3 ? lua_tonumber(L, 3) : 1;
+    double n = ceil((last - first) / step);
+    int rest = lua_type(L, numbers + 1);
+    bool is_options = rest == LUA_TNONE || rest == LUA_TNIL || rest == LUA_TTABLE || rest == LUA_TSTRING;
+    if (!(fabs(n) <= 0x1p53) || !is_options || lua_gettop(L) > numbers + 1)
+        mxl_try(L, mx_fail(MX_ERR_VALUE,
+                           "arange takes (n), (first, last) or (first, last, step), step not 0, and then options or a "
+                           "dtype; got %.14g, %.14g, %.14g",
+                           first, last, step));
+    lua_newtable(L);
+    if (lua_istable(L, numbers + 1)) {
+        copy_fields(L, numbers + 1);
+    } else if (lua_type(L, numbers + 1) == LUA_TSTRING) {
+        lua_pushvalue(L, numbers + 1);
+        lua_setfield(L, -2, "dtype");
+    }
+    lua_pushinteger(L, n > 0 ? (lua_Integer)n : 0);
+    lua_setfield(L, -2, "n");
+    lua_pushnumber(L, first);
+    lua_setfield(L, -2, "start");
+    lua_pushnumber(L, step);
+    lua_setfield(L, -2, "step");
+    lua_replace(L, 1);
+    lua_settop(L, 1);
+}
+
 /* For operations without inputs: numbers before the options. mx.randn(2, 3) is mx.randn{2, 3}, mx.arange(6) is
  * mx.arange{n = 6}. */
 static void join_numbers(lua_State *L, const mx_op *op)
@@ -382,7 +412,9 @@ static void join_numbers(lua_State *L, const mx_op *op)
     const mx_attr *first = op->attrs;
     if (lua_type(L, 1) != LUA_TNUMBER || !first || !first->name || op == &mx_op_full)
         return;
-    if (first->kind == MX_ATTR_SHAPE) {
+    if (op == &mx_op_arange && lua_type(L, 2) == LUA_TNUMBER) {
+        join_range(L);
+    } else if (first->kind == MX_ATTR_SHAPE) {
         mxl_join_sizes(L);
     } else if (first->kind == MX_ATTR_INT && lua_gettop(L) <= 2) {
         lua_newtable(L);

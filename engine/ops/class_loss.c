@@ -27,7 +27,9 @@ static mx_status check_inputs(const mx_call *call, int weight_at)
         return mx_bad_shape(call, "logits must be floats (..., classes)");
     mx_shape rows = mx_shape_of_rows(x);
     MX_TRY(mx_want_dtype(call, TARGETS, MX_I32));
-    MX_TRY(mx_want_shape(call, TARGETS, &rows));
+    if (!mx_shape_equal(&call->in[TARGETS]->shape, &rows))
+        return mx_bad_shape(call, "'targets' must be %s, as the last dimension of logits is that of the classes",
+                            mx_shape_text(&rows));
     if (weight) {
         mx_shape classes = mx_vector(mx_row_width(x));
         MX_TRY(mx_want_dtype(call, weight_at, MX_F32));

@@ -138,6 +138,8 @@ local function scanned(a, b, o, i, n, reverse, lagged)
     return values
 end
 
+local DTYPES = { { "f32", "f32" }, { "bf16", "bf16" }, { "f32", "bf16" }, { "bf16", "f32" } } -- of a and b
+
 function TestComposed.test_linear_scan_on_every_path()
     -- |a| <= 1: a state is a sum of at most n = 9 elements, and loses half a unit of 2^-24 in each of 2 n roundings.
     local n, bounds, before = 9, { f32 = 18 * 2.0 ^ -24 * 9, bf16 = 2.0 ^ -9 * 9 }, mx.isa()
@@ -145,7 +147,7 @@ function TestComposed.test_linear_scan_on_every_path()
         for case = 1, pcall(mx.isa, path) and 40 or 0 do
             local inner, outer = ({ 1, 3, 8, 33, 67 })[case % 5 + 1], case % 3 == 0 and 18 or 2 -- 18: more than LINES
             local reverse, lagged = case % 2 == 0, case % 4 > 1
-            local dtypes = ({ { "f32", "f32" }, { "bf16", "bf16" }, { "f32", "bf16" }, { "bf16", "f32" } })[case % 4 + 1]
+            local dtypes = DTYPES[case % 4 + 1]
             local a = mx.rand { shape = { outer, n, inner }, low = -1, high = 1, seed = case }:to(dtypes[1])
             local b = mx.rand { shape = { outer, n, inner }, low = -1, high = 1, seed = -case }:to(dtypes[2])
             local h = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged })
@@ -251,7 +253,8 @@ function TestComposed.test_refusals()
     refused("mx.prod: dim = 4, but the tensor has 3 dimensions", mx.prod, x, { dim = 4 })
     refused("mx.cumprod: dim = 0", mx.cumprod, x, { dim = 0 })
     refused("linear_scan: attribute 'dim' must be given", mx.linear_scan, x, x)
-    refused("a does not broadcast to b: f32 (2, 2, 4) and f32 (1, 2, 4)", mx.linear_scan, mx.ones(2, 2, 4), x, { dim = 3 })
+    refused("a does not broadcast to b: f32 (2, 2, 4) and f32 (1, 2, 4)", mx.linear_scan, mx.ones(2, 2, 4), x,
+        { dim = 3 })
     refused("do not broadcast", mx.linear_scan, mx.ones(3), x, { dim = 3 })
     refused("f64 mixes with no other float", mx.linear_scan, mx.ones({ 4 }, "f64"), x, { dim = 3 })
     refused("'a' must be f32, bf16 or f64", mx.linear_scan, 1, mx.ones({ 4 }, "i32"), { dim = 1 })

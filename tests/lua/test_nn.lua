@@ -93,6 +93,24 @@ function TestLayers.test_initial_values()
     lu.assertFalse(compare.identical(first, weight("b")))
 end
 
+-- A seed of a table goes into all that is added from then on, beside the seed of a layer.
+function TestLayers.test_seeds_of_tables()
+    local function weight(n, seed)
+        local params = n and mx.nn.seed({}, n) or {}
+        mx.nn.linear(params, "a", 3, 4, { seed = seed })
+        return params["a.weight"]
+    end
+    lu.assertTrue(compare.identical(weight(), weight(0)))
+    lu.assertTrue(compare.identical(weight(5), weight(5)))
+    local different = { weight(), weight(5), weight(6), weight(5, 1), weight(nil, 5), weight(nil, 6) }
+    for i = 1, #different do
+        for j = 1, i - 1 do
+            lu.assertFalse(compare.identical(different[i], different[j]), i .. " and " .. j)
+        end
+    end
+    lu.assertErrorMsgContains("mx.nn.seed(params, n): got a table and 1.5", mx.nn.seed, {}, 1.5)
+end
+
 function TestLayers.test_sizes_of_kernels()
     local params, x = {}, mx.randn { 2, 3, 6, 7 }
     local f = mx.nn.conv2d(params, "c", 3, 4, { 2, 5 }, { padding = { 0, 2 } })

@@ -253,8 +253,8 @@ mx.backward(mx.remat("full", function() return (w * w):tanh():sum() end))]] },
         { "name(t, text)", "Names a tensor, for policies of mx.remat and for messages. Returns it.",
             code = "mx.name(mx.ones(2), 'hidden') --> {1, 1}" },
         { "manual_seed(n)", "Restarts the stream of random numbers. Initial weights of layers do not come from it: "
-            .. "they depend on the layer's name and its option seed.", torch = "manual_seed, random.seed, PRNGKey",
-            code = "mx.manual_seed(1)" },
+            .. "they depend on the layer's name, its option seed, and mx.nn.seed.",
+            torch = "manual_seed, random.seed, PRNGKey", code = "mx.manual_seed(1)" },
         { "random_state(state)", "The position of the stream of random numbers; sets it if one is given.",
             torch = "get_rng_state, set_rng_state", code = "mx.random_state(mx.random_state())" },
         { "reduce_gradient(t, axes)", "From now on backward adds up the gradient of a leaf over these axes of "
@@ -267,6 +267,10 @@ mx.backward(w:sum() / mx.ranks())
 w:grad() --> {1, 1}]] },
     },
     { title = "Layers: mx.nn",
+        { "nn.seed(params, n)", "From now on the initial weights of what is added to params come from seed n, too. "
+            .. "Returns params. For repetitions of an experiment and members of an ensemble.", code = [[
+local params = mx.nn.seed({}, 3)
+mx.nn.linear(params, "hidden", 2, 4)]] },
         { "nn.parameter(params, name, sizes, options)",
             "Creates a parameter and adds it to a table. Random values depend only on name, sizes and seed. Options: "
             .. "std, of normal numbers, or value, of all elements (0 unless given), seed, dtype.",

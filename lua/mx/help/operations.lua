@@ -16,6 +16,7 @@ mx.multinomial(mx.tensor { 0, 1, 0 }, { n = 1 }) --> {1}]] },
         { "full", torch = "full", code = [[mx.full({ 2, 2 }, 7) --> {{7, 7}, {7, 7}}]] },
         { "arange", torch = "arange, range", code = [[
 mx.arange(4) --> {0, 1, 2, 3}
+mx.arange(2, 9, 3) --> {2, 5, 8}
 mx.arange(3, { start = 5, step = 2, dtype = "i32" }) --> {5, 7, 9}]] },
         { "randn", torch = "randn, normal, nn.init.normal_, randn_like", code = [[
 local x = mx.randn({ 2, 3 }, { std = 0.1, seed = 1 })

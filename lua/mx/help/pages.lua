@@ -27,8 +27,8 @@ with an example. [Reference](reference.md) explains all functions.
 - **`local step <close> = mx.step()`** opens each round of a loop. It releases the tensors of the round.
 - **A model is a function and a table of parameters**, `params[name]`. Weights of `mx.nn.linear` are (inputs, outputs).
 - **Initial weights depend on the name of a layer, its sizes and the option `seed`**, not on `mx.manual_seed`: two
-  layers with one name are equal. Other seeds of an experiment, or members of an ensemble, need `{ seed = n }` or other
-  names.
+  layers with one name are equal. Repetitions of an experiment and members of an ensemble take a seed each:
+  `local params = mx.nn.seed({}, n)`.
 - **`optimizer:step()` clears the gradients**, too.
 - **Comparisons are methods**: `x:gt(0)` is a u8 tensor. `and`, `or` and `not` are words of Lua: use `*`, `mx.maximum`
   and `1 - mask`.

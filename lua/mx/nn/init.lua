@@ -12,6 +12,7 @@ local util = require "mx.util"
 local nn = {}
 
 local NONE = {} -- no part: the whole tensor
+local seeds = setmetatable({}, { __mode = "k" }) -- of tables of parameters: nn.seed
 
 -- Checks the arguments that all layers begin with: the table, the name, then sizes by their names.
 local function check(kind, params, name, ...)
@@ -48,15 +49,30 @@ local function create(list, kind, name, shape, options)
     else
         t = mx.randn {
             shape = part.sizes or shape, of = part.sizes and shape, start = part.start, std = o.std,
-            seed = util.seed(name, o.seed), dtype = o.dtype,
+            seed = util.seed(name, util.mix(seeds[list] or 0) + o.seed), dtype = o.dtype,
         }
     end
     list[name] = mx.name(t:keep(), name)
     return t
 end
 
---- Creates a parameter and adds it to `params`. Its values depend only on name, seed and shape. A part gets the values
---- that the whole parameter would have there, and the whole is not created.
+--- From now on the initial weights of what is added to `params` come from seed n, too. Without it, layers of one name
+--- and size are equal in all tables and runs: the members of an ensemble, or repetitions of an experiment, take a seed
+--- each.
+---@param params table
+---@param n integer
+---@return table params
+function nn.seed(params, n)
+    if type(params) ~= "table" or math.type(n) ~= "integer" then
+        error(("mx.nn.seed(params, n): got a %s and %s; expected the table of parameters and a whole number"):format(
+            type(params), tostring(n)), 2)
+    end
+    seeds[params] = n
+    return params
+end
+
+--- Creates a parameter and adds it to `params`. Its values depend only on name, shape, its seed and that of nn.seed. A
+--- part gets the values that the whole parameter would have there, and the whole is not created.
 ---@param params table<string, any>
 ---@param name string
 ---@param shape integer[] of the whole parameter

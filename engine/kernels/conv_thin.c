@@ -4,7 +4,6 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
-#include "kernels/embedding.h"
 #include "kernels/windows.h"
 
 #include <omp.h>
@@ -128,14 +127,13 @@ static void add_tile(const mx_conv *c, const mx_tiling *t, int64_t number, int64
     const mx_tile tile = mx_tile_of(t, number);
     int64_t n_in = mx_conv_group_in(c), n_out = mx_conv_group_out(c), taps = mx_conv_taps(c);
     int64_t n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0;
+    const mx_row_copy row = {.n = n, .in = n, .step = 1};
     float *g = scratch + n_in * t->floats;
     for (int64_t k = 0; k < n_in; k++)
         mx_tile_fill(t, &tile, x, (group * n_in + k) * mx_conv_pixels(c), 0, false, scratch + k * t->floats);
     for (int64_t o = 0; o < n_out; o++) {
         int64_t from = ((group * n_out + o) * c->out[0] + tile.i0) * c->out[1] + tile.j0;
-        for (int64_t i = 0; i < rows; i++)
-            mx_kernels_current()->rows->convert(g + i * n, MX_F32, mx_conv_part(dy, from + i * c->out[1]).data,
-                                                dy.dtype, 1, n);
+        mx_kernels_current()->windows->fill(&row, rows, mx_conv_part(dy, from), c->out[1], g, n);
         mx_kernels_current()->windows->dots(rows, n, g, n, scratch, t->w.stride[0] * t->row, taps, at, sums + o * taps);
     }
 }
@@ -144,30 +142,34 @@ mx_status mx_conv_thin_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *
 {
     mx_windows windows = mx_conv_windows(c);
     mx_tiling t = mx_tiling_of(&windows, mx_conv_group_in(c));
-    int64_t taps = mx_conv_taps(c), n_out = mx_conv_group_out(c),
-            threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-    int64_t sums_bytes = mx_round_up(n_out * taps * (int64_t)sizeof(double), 64);
-    int64_t each = scratch_floats(&t, mx_conv_group_in(c)) * (int64_t)sizeof(float) + sums_bytes;
-    int64_t at_bytes = mx_round_up(taps * (int64_t)sizeof(int64_t), 64), bytes = at_bytes + each * threads;
+    int64_t taps = mx_conv_taps(c), of_group = mx_conv_group_out(c) * taps, n = c->groups * of_group;
+    int64_t most = omp_in_parallel() ? 1 : omp_get_max_threads(), each = scratch_floats(&t, mx_conv_group_in(c));
+    int64_t at_bytes = mx_round_up(taps * (int64_t)sizeof(int64_t), 64);
+    int64_t sums_bytes = mx_round_up(n * (int64_t)sizeof(double), 64);
+    int64_t bytes = at_bytes + sums_bytes + each * most * (int64_t)sizeof(float);
     char *memory;
     MX_TRY(mx_pool_alloc(bytes, (void **)&memory));
     int64_t *at = (int64_t *)memory;
+    double *sums = (double *)(memory + at_bytes);
+    float *scratch = (float *)(memory + at_bytes + sums_bytes);
+    memset(sums, 0, (size_t)sums_bytes);
     for (int64_t tap = 0; tap < taps; tap++) {
         int64_t element = tap % (c->kernel[0] * c->kernel[1]);
         at[tap] =
             tap / (c->kernel[0] * c->kernel[1]) * t.floats +
             mx_tile_at(&t, mx_conv_at(c, 0, 0, element / c->kernel[1]), mx_conv_at(c, 1, 0, element % c->kernel[1]));
     }
-#pragma omp parallel for if (!omp_in_parallel()) schedule(static)
-    for (int64_t group = 0; group < c->groups; group++) {
-        char *own = memory + at_bytes + omp_get_thread_num() * each;
-        double *sums = (double *)own;
-        memset(sums, 0, (size_t)sums_bytes);
-        for (int64_t i = 0; i < c->batch * t.tiles; i++)
-            add_tile(c, &t, i % t.tiles, i / t.tiles * c->groups + group, x, dy, at, (float *)(own + sums_bytes), sums);
-        for (int64_t i = 0; i < n_out * taps; i++)
-            dw[group * n_out * taps + i] = (float)sums[i];
+    /* Each thread has groups of its own and takes them image by image, as they are in memory. */
+#pragma omp parallel if (most > 1)
+    {
+        int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
+        for (int64_t image = 0; image < c->batch; image++)
+            for (int64_t g = c->groups * own / threads; g < c->groups * (own + 1) / threads; g++)
+                for (int64_t i = 0; i < t.tiles; i++)
+                    add_tile(c, &t, i, image * c->groups + g, x, dy, at, scratch + own * each, sums + g * of_group);
     }
+    for (int64_t i = 0; i < n; i++)
+        dw[i] = (float)sums[i];
     mx_pool_free(memory, bytes);
     return MX_OK;
 }

@@ -7,33 +7,41 @@
 
 enum { UNROLL = 4 };
 
-MX_INLINE void weigh_as(const int vectors, const float *x, int64_t taps, const int64_t *at, const float *weight,
-                        vf start, float *y)
+/* The first vectors of a few rows together, UNROLL at most, so that there is enough to do for each tap. */
+MX_INLINE void weigh_as(const int rows, const int vectors, int64_t n, const float *x, int64_t x_step, int64_t taps,
+                        const int64_t *at, const float *weight, vf start, float *y)
 {
     vf sum[UNROLL];
-    for (int u = 0; u < vectors; u++)
+    for (int u = 0; u < rows * vectors; u++)
         sum[u] = start;
     for (int64_t t = 0; t < taps; t++) {
         vf w = vf_set1(weight[t]);
-        for (int u = 0; u < vectors; u++)
-            sum[u] = vf_fma(w, vf_load(x + at[t] + u * VL), sum[u]);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++)
+                sum[r * vectors + v] = vf_fma(w, vf_load(x + r * x_step + at[t] + v * VL), sum[r * vectors + v]);
     }
-    for (int u = 0; u < vectors; u++)
-        vf_store(y + u * VL, sum[u]);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            vf_store(y + r * n + v * VL, sum[r * vectors + v]);
 }
 
 static void weigh(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                   const float *weight, float start, float *y)
 {
     vf first = vf_set1(start);
-    for (int64_t r = 0; r < rows; r++, x += x_step, y += n) {
+    int64_t r = 0;
+    for (; n <= VL && r + 4 <= rows; r += 4, x += 4 * x_step, y += 4 * n)
+        weigh_as(4, 1, n, x, x_step, taps, at, weight, first, y);
+    for (; n > VL && n <= 2 * VL && r + 2 <= rows; r += 2, x += 2 * x_step, y += 2 * n)
+        weigh_as(2, 2, n, x, x_step, taps, at, weight, first, y);
+    for (; r < rows; r++, x += x_step, y += n) {
         int64_t i = 0;
         for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-            weigh_as(UNROLL, x + i, taps, at, weight, first, y + i);
-        for (; i + 2 * VL <= n; i += 2 * VL)
-            weigh_as(2, x + i, taps, at, weight, first, y + i);
-        for (; i < n; i += VL)
-            weigh_as(1, x + i, taps, at, weight, first, y + i);
+            weigh_as(1, UNROLL, n, x + i, x_step, taps, at, weight, first, y + i);
+        for (; i + VL < n; i += 2 * VL)
+            weigh_as(1, 2, n, x + i, x_step, taps, at, weight, first, y + i);
+        if (i < n)
+            weigh_as(1, 1, n, x + i, x_step, taps, at, weight, first, y + i);
     }
 }
 
@@ -75,45 +83,65 @@ static void dots(int64_t rows, int64_t n, const float *g, int64_t g_step, const 
 
 MX_INLINE vi choose(vm mask, vi yes, vi no) { return vf_bits(vf_select(mask, vi_float(yes), vi_float(no))); }
 
-/* A later element replaces the best one only if it is greater. */
-MX_INLINE void maxima_as(const int vectors, const bool places, const float *x, int64_t taps, const int64_t *at,
-                         const int32_t *place_of, vi lanes, int32_t step, float *y, int32_t *place)
+/* The same vectors as in weigh_as(). A later element replaces the best one only if it is greater. lanes: what is added
+ * to the places of the first vector. */
+MX_INLINE void maxima_as(const int rows, const int vectors, const bool places, int64_t n, const float *x,
+                         int64_t x_step, int64_t taps, const int64_t *at, const int32_t *place_of, vi lanes,
+                         int32_t row_step, int32_t step, float *y, int32_t *place)
 {
     vf best[UNROLL];
     vi found[UNROLL];
-    for (int u = 0; u < vectors; u++) {
-        best[u] = vf_load(x + at[0] + u * VL);
-        found[u] = vi_set1(places ? place_of[0] : 0);
-    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            best[r * vectors + v] = vf_load(x + r * x_step + at[0] + v * VL);
+            found[r * vectors + v] = vi_set1(places ? place_of[0] : 0);
+        }
     for (int64_t t = 1; t < taps; t++) {
         vi here = vi_set1(places ? place_of[t] : 0);
-        for (int u = 0; u < vectors; u++) {
-            vf v = vf_load(x + at[t] + u * VL);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < vectors; v++) {
+                int u = r * vectors + v;
+                vf value = vf_load(x + r * x_step + at[t] + v * VL);
+                if (places)
+                    found[u] = choose(vf_gt(value, best[u]), here, found[u]);
+                best[u] = vf_max(value, best[u]);
+            }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            vf_store(y + r * n + v * VL, best[r * vectors + v]);
             if (places)
-                found[u] = choose(vf_gt(v, best[u]), here, found[u]);
-            best[u] = vf_max(v, best[u]);
+                vi_store(place + r * n + v * VL,
+                         vi_add(found[r * vectors + v], vi_add(lanes, vi_set1(r * row_step + v * VL * step))));
         }
-    }
-    for (int u = 0; u < vectors; u++) {
-        vf_store(y + u * VL, best[u]);
-        if (places)
-            vi_store(place + u * VL, vi_add(found[u], vi_add(lanes, vi_set1(u * VL * step))));
-    }
 }
 
-MX_INLINE void maxima_of(const bool places, int64_t n, const float *x, int64_t taps, const int64_t *at,
-                         const int32_t *place_of, vi lanes, int32_t step, float *y, int32_t *place)
+MX_INLINE void maxima_of(const bool places, int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps,
+                         const int64_t *at, const int32_t *place_of, vi lanes, int32_t row_step, int32_t step, float *y,
+                         int32_t *place)
 {
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        maxima_as(UNROLL, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
-                  place + (places ? i : 0));
-    for (; i + VL < n; i += 2 * VL)
-        maxima_as(2, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
-                  place + (places ? i : 0));
-    if (i < n)
-        maxima_as(1, places, x + i, taps, at, place_of, vi_add(lanes, vi_set1((int32_t)i * step)), step, y + i,
-                  place + (places ? i : 0));
+    for (int64_t r = 0, some; r < rows; r += some) {
+        const float *from = x + r * x_step;
+        float *to = y + r * n;
+        int32_t *found = places ? place + r * n : NULL;
+        vi here = vi_add(lanes, vi_set1((int32_t)r * row_step));
+        some = n <= VL && rows - r >= 4 ? 4 : n > VL && n <= 2 * VL && rows - r >= 2 ? 2 : 1;
+        if (some == 4)
+            maxima_as(4, 1, places, n, from, x_step, taps, at, place_of, here, row_step, step, to, found);
+        else if (some == 2)
+            maxima_as(2, 2, places, n, from, x_step, taps, at, place_of, here, row_step, step, to, found);
+        for (int64_t i = 0, width; some == 1 && i < n; i += width) {
+            vi there = vi_add(here, vi_set1((int32_t)i * step));
+            int32_t *at_i = places ? found + i : NULL;
+            width = n - i >= UNROLL * VL ? UNROLL * VL : n - i > VL ? 2 * VL : VL;
+            if (width == UNROLL * VL)
+                maxima_as(1, UNROLL, places, n, from + i, x_step, taps, at, place_of, there, 0, step, to + i, at_i);
+            else if (width == 2 * VL)
+                maxima_as(1, 2, places, n, from + i, x_step, taps, at, place_of, there, 0, step, to + i, at_i);
+            else
+                maxima_as(1, 1, places, n, from + i, x_step, taps, at, place_of, there, 0, step, to + i, at_i);
+        }
+    }
 }
 
 static void maxima(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
@@ -122,12 +150,10 @@ static void maxima(int64_t rows, int64_t n, const float *x, int64_t x_step, int6
     int32_t lane[VL];
     for (int l = 0; l < VL; l++)
         lane[l] = first + l * step;
-    vi lanes = vi_load(lane);
-    for (int64_t r = 0; r < rows; r++, x += x_step, y += n, lanes = vi_add(lanes, vi_set1(row_step)))
-        if (place)
-            maxima_of(true, n, x, taps, at, place_of, lanes, step, y, place + r * n);
-        else
-            maxima_of(false, n, x, taps, at, place_of, lanes, step, y, NULL);
+    if (place)
+        maxima_of(true, rows, n, x, x_step, taps, at, place_of, vi_load(lane), row_step, step, y, place);
+    else
+        maxima_of(false, rows, n, x, x_step, taps, at, place_of, vi_load(lane), row_step, step, y, NULL);
 }
 
 /* ---- copies of rows ---- */

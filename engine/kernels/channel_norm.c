@@ -1,18 +1,16 @@
-#include "kernels/channel_norm.h"
+#include "kernels/channel_numbers.h"
 
-#include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 #include "kernels/reduce.h"
 
+#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 enum {
-    TINY = 32,          /* planes of groups of fewer elements have a sum for each element, */
-    SHORT = 256,        /* and of fewer than these a factor for each; */
-    BAND = 512,         /* those of batches of fewer than these are columns with their neighbours, */
+    BAND = 512,         /* planes of batches of fewer elements are columns with their neighbours, */
     RUN_BYTES = 4096,   /* so much of each image at a time, */
     WIDTH = 2048,       /* or so many columns, */
     HEIGHT = 64,        /* and so many rows whose sums are f32 */
@@ -23,11 +21,6 @@ enum {
     AHEAD_ROWS = 4,     /* and in columns; */
     NEAR_BYTES = 16384, /* of a plane that the first-level cache takes besides another one */
 };
-
-/* The sums of dy and of dy (x - mean). */
-typedef struct pair {
-    double sum, dot;
-} pair;
 
 /* How the work is cut. The planes of a set are pieces of up to PIECE neighbours. */
 typedef struct plan {
@@ -41,11 +34,6 @@ typedef struct plan {
     pair *pairs;         /* or their sums for gradients */
 } plan;
 
-static mx_array at(mx_array v, int64_t i)
-{
-    return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
-}
-
 /* Channels of a band: a power of two, so that most bands start at cache lines. Bits depend on it, so it does not depend
  * on threads. */
 static int64_t band_channels(const plan *p)
@@ -54,6 +42,11 @@ static int64_t band_channels(const plan *p)
     while (2 * some * p->n->inner * p->unit_bytes <= RUN_BYTES)
         some *= 2;
     return some;
+}
+
+static bool is_short_group(const mx_channel_norm *n)
+{
+    return n->groups && n->inner < MX_SHORT_PLANE && n->x.dtype != MX_F64;
 }
 
 static plan plan_of(const mx_channel_norm *n, mx_array out)
@@ -66,7 +59,7 @@ static plan plan_of(const mx_channel_norm *n, mx_array out)
     p.count = p.planes * n->inner;
     p.bands = !n->groups && n->inner < BAND && n->x.dtype != MX_F64;
     p.together = p.bands && n->inner > 0 ? band_channels(&p) : 1;
-    p.shared = p.count >= LONG && !p.bands && n->inner >= SHORT && n->x.dtype != MX_F64;
+    p.shared = p.count >= LONG && !p.bands && n->x.dtype != MX_F64;
     p.stream = out.data != n->x.data && mx_should_stream(2 * p.sets * p.count * p.unit_bytes);
     return p;
 }
@@ -88,16 +81,6 @@ static int64_t piece_of(const plan *p, int64_t set, int64_t i, int64_t *n)
     return first_of(p, set) + i / p->pieces * p->plane_step + from;
 }
 
-static double value_of(mx_array v, int64_t i, double otherwise)
-{
-    return v.data ? mx_get_number(v.data, i, v.dtype) : otherwise;
-}
-
-static double rstd_of(const mx_channel_norm *n, int64_t set) { return 1 / sqrt(value_of(n->var, set, 0) + n->eps); }
-
-/* As the loops want it: a NaN without bits that bf16 would lose. */
-static float single(double x) { return isnan(x) ? NAN : (float)x; }
-
 /* What the loops compute with, for one channel of a set. */
 typedef struct numbers {
     float mean, scale, slope, shift;
@@ -110,16 +93,12 @@ static numbers forward_numbers(const mx_channel_norm *n, int64_t set, int64_t ch
     return (numbers){near, single(scale), 0, single(((double)near - mean) * scale + value_of(n->bias, channel, 0))};
 }
 
-/* dx = weight rstd dy - (sum of weight dy rstd) / count - (x - mean) rstd^2 (sum of weight dy (x - mean) rstd) / count,
- * and what mean and var have as their own gradients; `sum` and `dot` are the two sums without rstd. */
-static numbers backward_numbers(const plan *p, int64_t set, int64_t channel, double rstd, double sum, double dot)
+/* From the sums of weight dy and of weight dy (x - mean). */
+static numbers backward_numbers(const plan *p, int64_t set, int64_t channel, double rstd, pair all)
 {
     const mx_channel_norm *n = p->n;
-    double slope = 0, shift = 0, count = (double)p->count;
-    if (!n->fixed) {
-        slope = (2 * value_of(n->dvar, set, 0) - rstd * rstd * rstd * dot) / count;
-        shift = (value_of(n->dmean, set, 0) - rstd * sum) / count;
-    }
+    double slope, shift;
+    find_slope(n, set, (double)p->count, rstd, all, &slope, &shift);
     return (numbers){single(value_of(n->mean, set, 0)), single(rstd * value_of(n->weight, channel, 1)), single(slope),
                      single(shift)};
 }
@@ -163,16 +142,7 @@ static mx_channel_line column_line(const columns *c, int64_t width, int64_t stri
                              .ahead = AHEAD_ROWS * stride};
 }
 
-/* Channels of a short group whose columns are WIDTH or fewer. */
-static int64_t together(const mx_channel_norm *n) { return WIDTH / n->inner; }
-
 /* ---- forward ---- */
-
-static void put_moments(const mx_channel_norm *n, int64_t set, mx_moments m)
-{
-    mx_set_number(n->mean.data, set, m.mean, n->mean.dtype);
-    mx_set_number(n->var.data, set, m.sum / m.n, n->var.dtype);
-}
 
 /* Asks for the beginning of the next plane. */
 static mx_moments moments_of_piece(const plan *p, int64_t set, int64_t i)
@@ -209,20 +179,8 @@ static void forward_piece(const plan *p, int64_t set, int64_t i, double rstd)
     numbers one = forward_numbers(p->n, set, channel_of(p, set, i / p->pieces), rstd);
     mx_channel_line line = plane_line(p, &one, n, -1);
     mx_kernels_current()->channels->forward(at(p->n->x, first), &line, at(p->n->y, first).data, p->stream);
-}
-
-/* Columns of a group, whose channels differ in weight and bias. */
-static void forward_short_group(const plan *p, int64_t set, double rstd)
-{
-    int64_t inner = p->n->inner;
-    columns c;
-    for (int64_t k = 0; k < p->planes; k += together(p->n)) {
-        int64_t some = mx_min(together(p->n), p->planes - k), first = first_of(p, set) + k * inner;
-        for (int64_t j = 0; j < some; j++)
-            set_columns(p, &c, j, forward_numbers(p->n, set, channel_of(p, set, k + j), rstd));
-        mx_channel_line line = column_line(&c, some * inner, some * inner);
-        mx_kernels_current()->channels->forward(at(p->n->x, first), &line, at(p->n->y, first).data, p->stream);
-    }
+    if (p->shared)
+        _mm_sfence();
 }
 
 static void forward_set(const plan *p, int64_t set)
@@ -230,10 +188,6 @@ static void forward_set(const plan *p, int64_t set)
     if (!p->n->fixed)
         put_moments(p->n, set, moments_of_set(p, set));
     double rstd = rstd_of(p->n, set);
-    if (p->n->inner < SHORT) {
-        forward_short_group(p, set, rstd);
-        return;
-    }
 #pragma omp parallel for schedule(static) if (p->shared)
     for (int64_t i = p->planes * p->pieces - 1; i >= 0; i--) /* the last ones are still in a cache */
         forward_piece(p, set, i, rstd);
@@ -294,6 +248,8 @@ mx_status mx_channel_norm_forward(const mx_channel_norm *n)
         put_moments(n, set, (mx_moments){.n = 0, .mean = NAN, .sum = NAN});
     if (p.sets * p.count == 0)
         return MX_OK;
+    if (is_short_group(n))
+        return mx_short_groups_forward(n);
     if (p.shared)
         MX_TRY(mx_pool_alloc(scratch_bytes(&p, sizeof *p.moments), (void **)&p.moments));
     int64_t step = p.together;
@@ -305,6 +261,7 @@ mx_status mx_channel_norm_forward(const mx_channel_norm *n)
             forward_band(&p, set);
         else
             forward_set(&p, set);
+        _mm_sfence();
     }
     if (p.shared)
         mx_pool_free(p.moments, scratch_bytes(&p, sizeof *p.moments));
@@ -370,54 +327,18 @@ static void add_columns(const plan *p, int64_t first, const mx_channel_line *lin
 static void backward_piece(const plan *p, int64_t set, int64_t i, double rstd, pair all)
 {
     int64_t n, first = piece_of(p, set, i, &n);
-    numbers one = backward_numbers(p, set, channel_of(p, set, i / p->pieces), rstd, all.sum, all.dot);
+    numbers one = backward_numbers(p, set, channel_of(p, set, i / p->pieces), rstd, all);
     mx_channel_line line = plane_line(p, &one, n, -1);
     mx_kernels_current()->channels->backward(at(p->n->x, first), at(p->n->dy, first).data, &line,
                                              at(p->n->dx, first).data, p->stream);
-}
-
-/* As sums_of_set(), up to WIDTH columns at a time. */
-static pair sums_of_tiny_planes(const plan *p, int64_t set, double rstd, double *block)
-{
-    const mx_channel_norm *n = p->n;
-    columns c;
-    pair all = {0};
-    for (int64_t k = 0; k < p->planes; k += together(n)) {
-        pair channel[WIDTH];
-        int64_t some = mx_min(together(n), p->planes - k);
-        memset(channel, 0, (size_t)some * sizeof *channel);
-        for (int64_t j = 0; j < some; j++)
-            set_columns(p, &c, j, (numbers){.mean = single(value_of(n->mean, set, 0))});
-        mx_channel_line line = column_line(&c, some * n->inner, some * n->inner);
-        add_columns(p, first_of(p, set) + k * n->inner, &line, 1, channel);
-        for (int64_t j = 0; j < some; j++)
-            all = add_plane(p, all, channel_of(p, set, k + j), rstd, channel[j], block);
-    }
-    return all;
-}
-
-static void backward_short_group(const plan *p, int64_t set, double rstd, pair all)
-{
-    const mx_channel_norm *n = p->n;
-    columns c;
-    for (int64_t k = 0; k < p->planes; k += together(n)) {
-        int64_t some = mx_min(together(n), p->planes - k), first = first_of(p, set) + k * n->inner;
-        for (int64_t j = 0; j < some; j++)
-            set_columns(p, &c, j, backward_numbers(p, set, channel_of(p, set, k + j), rstd, all.sum, all.dot));
-        mx_channel_line line = column_line(&c, some * n->inner, some * n->inner);
-        mx_kernels_current()->channels->backward(at(n->x, first), at(n->dy, first).data, &line, at(n->dx, first).data,
-                                                 p->stream);
-    }
+    if (p->shared)
+        _mm_sfence();
 }
 
 static void backward_set(const plan *p, int64_t set, double *block)
 {
     double rstd = rstd_of(p->n, set);
-    pair all = p->n->inner < TINY ? sums_of_tiny_planes(p, set, rstd, block) : sums_of_set(p, set, rstd, block);
-    if (p->n->inner < SHORT) {
-        backward_short_group(p, set, rstd, all);
-        return;
-    }
+    pair all = sums_of_set(p, set, rstd, block);
 #pragma omp parallel for schedule(static) if (p->shared)
     for (int64_t i = p->planes * p->pieces - 1; i >= 0; i--) /* as forward */
         backward_piece(p, set, i, rstd, all);
@@ -437,7 +358,7 @@ static void backward_band(const plan *p, int64_t from, double *block)
     for (int64_t k = 0; k < some; k++) {
         double rstd = rstd_of(n, from + k);
         pair all = add_plane(p, (pair){0}, from + k, rstd, channel[k], block);
-        set_columns(p, &c, k, backward_numbers(p, from + k, from + k, rstd, all.sum, all.dot));
+        set_columns(p, &c, k, backward_numbers(p, from + k, from + k, rstd, all));
     }
     line.ahead = -line.ahead;
     for (int64_t i = n->batch - 1; i >= 0; i--) {
@@ -500,11 +421,16 @@ mx_status mx_channel_norm_backward(const mx_channel_norm *n)
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
     memset(sums, 0, (size_t)bytes);
     mx_status status = MX_OK;
-    if (p.shared)
+    bool is_short = is_short_group(n) && p.sets * p.count > 0;
+    if (is_short)
+        status = mx_short_groups_backward(n, block_images, sums);
+    else if (p.shared)
         status = mx_pool_alloc(scratch_bytes(&p, sizeof *p.pairs), (void **)&p.pairs);
 #pragma omp parallel for schedule(static) if (!p.shared && p.sets * p.count >= MX_PARALLEL_FROM)
-    for (int64_t unit = 0; unit < (status == MX_OK && p.count > 0 ? units : 0); unit++)
+    for (int64_t unit = 0; unit < (status == MX_OK && p.count > 0 && !is_short ? units : 0); unit++) {
         backward_unit(&p, unit, block_images, sums);
+        _mm_sfence();
+    }
     for (int64_t c = 0; c < n->channels; c++) {
         pair all = {0};
         for (int64_t b = 0; b < blocks; b++) {

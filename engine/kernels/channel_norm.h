@@ -38,7 +38,16 @@ typedef struct mx_channel_line {
     int64_t ahead; /* elements from one that is read to one that is read later, which is prefetched */
 } mx_channel_line;
 
-/* x, y, dy and dx f32 or bf16. stream: past the caches. */
+/* n neighbours that have their own weights and biases, but mean, scale, slope and shift in common. No NaN but NAN. */
+typedef struct mx_channel_set {
+    int64_t n;
+    float mean, scale, slope, shift;
+    const float *weight, *bias;
+    int64_t ahead;
+} mx_channel_set;
+
+/* x, y, dy and dx f32 or bf16. stream: past the caches, for which a store fence must follow: one after each short piece
+ * would keep the next one from being read meanwhile. */
 typedef struct mx_channel_paths {
     /* y = (x - mean) scale + shift */
     void (*forward)(mx_array x, const mx_channel_line *line, void *y, bool stream);
@@ -46,6 +55,13 @@ typedef struct mx_channel_paths {
     void (*sums)(mx_array x, const void *dy, const mx_channel_line *line, float *sum, float *dot);
     /* dx = dy scale + (x - mean) slope + shift */
     void (*backward)(mx_array x, const void *dy, const mx_channel_line *line, void *dx, bool stream);
+    /* y = ((x - mean) scale + shift) weight + bias. */
+    void (*set_forward)(mx_array x, const mx_channel_set *set, void *y, bool stream);
+    /* The sums of dy weight and of dy weight (x - mean). */
+    void (*set_sums)(mx_array x, const void *dy, const mx_channel_set *set, float sums[2]);
+    /* dx = dy weight scale + (x - mean) slope + shift; adds dy (x - mean) scale to dweight, and dy to dbias. */
+    void (*set_backward)(mx_array x, const void *dy, const mx_channel_set *set, void *dx, float *dweight, float *dbias,
+                         bool stream);
 } mx_channel_paths;
 
 #endif

@@ -33,9 +33,11 @@ local function evaluate(f, shape, dtype)
         var and var:detach() }
 end
 
--- Sets of more elements than a piece of work, planes of several pieces, rows of several blocks and bands.
+-- Sets of more elements than a piece of work, planes of several pieces, rows of several blocks and bands; groups that
+-- are more than a thread takes of an image at once, and more images in a block than are summed in f32.
 local SHAPES = {
     { 2, 3, 140000 }, { 3, 2, 20001 }, { 300, 70, 9 }, { 130, 1100, 1 }, { 20, 48, 49 }, { 140, 6, 33 },
+    { 2, 1400, 49 }, { 8300, 4, 2 },
 }
 
 function TestChannelNorm.test_sizes()

@@ -87,9 +87,7 @@ MX_INLINE void forward_as(const void *x, const mx_channel_line *l, void *y, cons
 
 static void forward(mx_array x, const mx_channel_line *line, void *y, bool stream)
 {
-    FOR_EACH_KIND(forward_as, line->each, mx_is_bf16(x.dtype), stream, x.data, line, y)
-    if (stream)
-        _mm_sfence();
+    FOR_EACH_KIND(forward_as, line->each, mx_is_bf16(x.dtype), stream, x.data, line, y);
 }
 
 /* ---- backward ---- */
@@ -182,9 +180,134 @@ MX_INLINE void backward_as(const void *x, const void *dy, const mx_channel_line 
 
 static void backward(mx_array x, const void *dy, const mx_channel_line *line, void *dx, bool stream)
 {
-    FOR_EACH_KIND(backward_as, line->each, mx_is_bf16(x.dtype), stream, x.data, dy, line, dx)
-    if (stream)
-        _mm_sfence();
+    FOR_EACH_KIND(backward_as, line->each, mx_is_bf16(x.dtype), stream, x.data, dy, line, dx);
 }
 
-const mx_channel_paths MX_SIMD_NAME(mx_channels) = {forward, sums, backward};
+/* ---- sets ---- */
+
+MX_INLINE vf set_value(const mx_channel_set *s, vf x, vf weight, vf bias)
+{
+    return vf_fma(vf_fma(x - vf_set1(s->mean), vf_set1(s->scale), vf_set1(s->shift)), weight, bias);
+}
+
+MX_INLINE void set_forward_part(const void *x, const mx_channel_set *s, int64_t i, int64_t end, void *y,
+                                const bool bf16)
+{
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
+        vf v = set_value(s, row_load_part(x, i, n, bf16), vf_load_part(s->weight + i, n), vf_load_part(s->bias + i, n));
+        row_store_part(y, i, v, n, bf16);
+    }
+}
+
+MX_INLINE void set_forward_as(const void *x, const mx_channel_set *given, void *y, const bool bf16, const bool stream)
+{
+    const mx_channel_set s = *given;
+    int64_t i = stream ? row_head(y, s.n, bf16) : 0;
+    set_forward_part(x, &s, 0, i, y, bf16);
+    for (; i + 2 * VL <= s.n; i += 2 * VL) {
+        vf v[2];
+        row_prefetch_later(x, i + s.ahead, 2 * VL, bf16);
+        for (int u = 0; u < 2; u++) {
+            int64_t at = i + u * VL;
+            v[u] = set_value(&s, row_load(x, at, bf16), vf_load(s.weight + at), vf_load(s.bias + at));
+        }
+        row_store2(y, i, v[0], v[1], bf16, stream);
+    }
+    set_forward_part(x, &s, i, s.n, y, bf16);
+}
+
+static void set_forward(mx_array x, const mx_channel_set *set, void *y, bool stream)
+{
+    if (mx_is_bf16(x.dtype))
+        stream ? set_forward_as(x.data, set, y, true, true) : set_forward_as(x.data, set, y, true, false);
+    else
+        stream ? set_forward_as(x.data, set, y, false, true) : set_forward_as(x.data, set, y, false, false);
+}
+
+MX_INLINE void set_sums_as(const void *x, const void *dy, const mx_channel_set *s, float sums[2], const bool bf16)
+{
+    const vf mean = vf_set1(s->mean);
+    vf sum[2] = {vf_zero(), vf_zero()}, dot[2] = {vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 2 * VL <= s->n; i += 2 * VL) {
+        row_prefetch_later(x, i + PREFETCH_AHEAD / 4, 2 * VL, bf16);
+        row_prefetch_later(dy, i + PREFETCH_AHEAD / 4, 2 * VL, bf16);
+        for (int u = 0; u < 2; u++) {
+            vf d = row_load(dy, i + u * VL, bf16) * vf_load(s->weight + i + u * VL);
+            sum[u] = sum[u] + d;
+            dot[u] = vf_fma(d, row_load(x, i + u * VL, bf16) - mean, dot[u]);
+        }
+    }
+    for (; i < s->n; i += VL) {
+        int64_t n = lanes_left(s->n, i);
+        vf d = row_load_part(dy, i, n, bf16) * vf_load_part(s->weight + i, n);
+        sum[0] = sum[0] + d;
+        dot[0] = dot[0] + vf_select(vm_first(n), d * (row_load_part(x, i, n, bf16) - mean), vf_zero());
+    }
+    sums[0] = vf_sum(sum[0] + sum[1]);
+    sums[1] = vf_sum(dot[0] + dot[1]);
+}
+
+static void set_sums(mx_array x, const void *dy, const mx_channel_set *set, float sums[2])
+{
+    mx_is_bf16(x.dtype) ? set_sums_as(x.data, dy, set, sums, true) : set_sums_as(x.data, dy, set, sums, false);
+}
+
+/* dx; adds to the gradients of weight and of bias. */
+MX_INLINE vf set_slope(const mx_channel_set *s, vf x, vf dy, vf weight, vf *dweight, vf *dbias)
+{
+    vf d = x - vf_set1(s->mean), scaled = dy * vf_set1(s->scale);
+    *dweight = vf_fma(scaled, d, *dweight);
+    *dbias = *dbias + dy;
+    return vf_fma(scaled, weight, vf_fma(d, vf_set1(s->slope), vf_set1(s->shift)));
+}
+
+MX_INLINE void set_backward_part(const void *x, const void *dy, const mx_channel_set *s, int64_t i, int64_t end,
+                                 void *dx, float *dweight, float *dbias, const bool bf16)
+{
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
+        vf dw = vf_load_part(dweight + i, n), db = vf_load_part(dbias + i, n);
+        vf v = set_slope(s, row_load_part(x, i, n, bf16), row_load_part(dy, i, n, bf16), vf_load_part(s->weight + i, n),
+                         &dw, &db);
+        vf_store_part(dweight + i, dw, n);
+        vf_store_part(dbias + i, db, n);
+        row_store_part(dx, i, v, n, bf16);
+    }
+}
+
+MX_INLINE void set_backward_as(const void *x, const void *dy, const mx_channel_set *given, void *dx, float *dweight,
+                               float *dbias, const bool bf16, const bool stream)
+{
+    const mx_channel_set s = *given;
+    int64_t i = stream ? row_head(dx, s.n, bf16) : 0;
+    set_backward_part(x, dy, &s, 0, i, dx, dweight, dbias, bf16);
+    for (; i + 2 * VL <= s.n; i += 2 * VL) {
+        vf v[2];
+        row_prefetch_later(x, i + s.ahead, 2 * VL, bf16);
+        row_prefetch_later(dy, i + s.ahead, 2 * VL, bf16);
+        for (int u = 0; u < 2; u++) {
+            int64_t at = i + u * VL;
+            vf dw = vf_load(dweight + at), db = vf_load(dbias + at);
+            v[u] = set_slope(&s, row_load(x, at, bf16), row_load(dy, at, bf16), vf_load(s.weight + at), &dw, &db);
+            vf_store(dweight + at, dw);
+            vf_store(dbias + at, db);
+        }
+        row_store2(dx, i, v[0], v[1], bf16, stream);
+    }
+    set_backward_part(x, dy, &s, i, s.n, dx, dweight, dbias, bf16);
+}
+
+static void set_backward(mx_array x, const void *dy, const mx_channel_set *set, void *dx, float *dweight, float *dbias,
+                         bool stream)
+{
+    if (mx_is_bf16(x.dtype))
+        stream ? set_backward_as(x.data, dy, set, dx, dweight, dbias, true, true)
+               : set_backward_as(x.data, dy, set, dx, dweight, dbias, true, false);
+    else
+        stream ? set_backward_as(x.data, dy, set, dx, dweight, dbias, false, true)
+               : set_backward_as(x.data, dy, set, dx, dweight, dbias, false, false);
+}
+
+const mx_channel_paths MX_SIMD_NAME(mx_channels) = {forward, sums, backward, set_forward, set_sums, set_backward};

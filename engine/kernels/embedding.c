@@ -10,11 +10,11 @@
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
 {
-    enum { PIECE = 4096 };
+    enum { PART = 4096 };
     int64_t found = n;
-#pragma omp parallel for schedule(static) reduction(min : found) if (n > 16 * PIECE)
-    for (int64_t from = 0; from < n; from += PIECE) {
-        int64_t to = from + PIECE < n ? from + PIECE : n;
+#pragma omp parallel for schedule(static) reduction(min : found) if (n > 16 * PART)
+    for (int64_t from = 0; from < n; from += PART) {
+        int64_t to = from + PART < n ? from + PART : n;
         if (mx_kernels_current()->moves->within(ids + from, to - from, vocab))
             continue;
         int64_t i = from;
@@ -84,8 +84,8 @@ static mx_status sort_by_row(const mx_embedding_sum *e, by_row *b)
 }
 
 /* An id that occurs more than OFTEN times is summed in runs of so many tokens. STRIP: columns that are summed together,
- * in the first-level cache. */
-enum { OFTEN = 256, STRIP = 4096, FORESEEN = 1024 };
+ * in the first-level cache; PIECE: after which the next row is asked for. */
+enum { OFTEN = 256, STRIP = 4096, PIECE = 512 };
 
 /* sum[j] += the n columns from `first` on of the tokens' rows of dy. `end`: of all tokens. */
 static void add_tokens(const mx_embedding_sum *e, const int32_t *tokens, int64_t count, const int32_t *end,
@@ -95,10 +95,13 @@ static void add_tokens(const mx_embedding_sum *e, const int32_t *tokens, int64_t
     int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), step = e->width * bytes;
     const char *dy = (const char *)e->dy + first * bytes;
     for (int64_t k = 0; k < count; k++) {
-        if (tokens + k + 1 < end) /* the processor does not foresee where the next row is, but how it continues */
-            for (int64_t i = 0; i < mx_min(FORESEEN, n * bytes); i += 64)
-                __builtin_prefetch(dy + tokens[k + 1] * step + i);
-        path->add(sum, MX_F32, dy + tokens[k] * step, e->dtype, e->scale, n);
+        const char *row = dy + tokens[k] * step, *next = tokens + k + 1 < end ? dy + tokens[k + 1] * step : row;
+        for (int64_t j = 0; j < n; j += PIECE) { /* the processor does not foresee where the next row is */
+            int64_t some = mx_min(PIECE, n - j);
+            for (int64_t b = 0; b < some * bytes; b += 64)
+                __builtin_prefetch(next + j * bytes + b, 0, 2);
+            path->add(sum + j, MX_F32, row + j * bytes, e->dtype, e->scale, some);
+        }
     }
 }
 

@@ -11,8 +11,8 @@
 #include <math.h>
 
 enum {
-    WIDTH = MX_MOST_COLUMNS, /* columns at a time, */
-    HEIGHT = 128,            /* and rows whose sums are f32 */
+    WIDTH = 2048, /* columns of variances at a time: the first-level cache has room for three numbers of each, */
+    HEIGHT = 128, /* and rows whose sums are f32 */
     PIECE = MX_CHUNK,
     SHORT = 4096,      /* elements of a row, or HEIGHT rows, whose squared distances are f32. They are taken from */
     FIRST = SHORT / 8, /* the mean of the first ones, */
@@ -150,7 +150,7 @@ mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, m
 {
     if (e.inner == 1)
         return variance_of_rows(x, e, scale, root, y);
-    int64_t width = mx_panel_columns(e, x.dtype, 0), bands = mx_ceil_div(e.inner, width);
+    int64_t width = mx_min(mx_panel_columns(e, x.dtype, 0), WIDTH), bands = mx_ceil_div(e.inner, width);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++)
         variance_of_band(x, e, scale, root, y, i / bands, i % bands * width,
@@ -202,7 +202,7 @@ static mx_status logsumexp_of_rows(mx_array x, mx_extent e, mx_array y)
 
 static void exps_of_band(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum)
 {
-    float before[WIDTH], more[WIDTH];
+    float before[MX_MOST_COLUMNS], more[MX_MOST_COLUMNS];
     for (int64_t j = 0; j < width; j++) {
         center[j] = -FLT_MAX;
         sum[j] = 0;
@@ -221,14 +221,14 @@ static void exps_of_band(mx_array x, int64_t n, int64_t stride, int64_t width, f
 
 void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum)
 {
-    for (int64_t j = 0; j < width; j += WIDTH)
-        exps_of_band(at(x, j), n, stride, mx_min(WIDTH, width - j), center + j, sum + j);
+    for (int64_t j = 0; j < width; j += MX_MOST_COLUMNS)
+        exps_of_band(at(x, j), n, stride, mx_min(MX_MOST_COLUMNS, width - j), center + j, sum + j);
 }
 
 static void logsumexp_of_band(mx_array x, mx_extent e, mx_array y, int64_t o, int64_t from, int64_t width)
 {
-    float center[WIDTH];
-    double sum[WIDTH];
+    float center[MX_MOST_COLUMNS];
+    double sum[MX_MOST_COLUMNS];
     exps_of_band(at(x, o * e.n * e.inner + from), e.n, e.inner, width, center, sum);
     for (int64_t j = 0; j < width; j++)
         put_exps((exps){(double)center[j], sum[j]}, y, o * e.inner + from + j);

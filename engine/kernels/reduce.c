@@ -100,13 +100,14 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, const result *
 int64_t mx_panel_columns(mx_extent e, mx_dtype dtype, int read_twice)
 {
     enum { RUN = 4096, SHORT_RUN = 1024 }; /* bytes of a row */
-    int64_t size = (int64_t)mx_dtype_bytes(dtype), columns = RUN / size, kept = columns;
+    int64_t size = (int64_t)mx_dtype_bytes(dtype), kept = RUN / size;
     int64_t column_bytes = read_twice * e.n * size, room = mx_cpu_l3_share_bytes() / 2;
+    int64_t columns = mx_is_bf16(dtype) ? MX_MOST_COLUMNS : kept;
     while (kept * size > SHORT_RUN && kept * column_bytes > room)
         kept /= 2;
     if (kept * column_bytes <= room)
         columns = kept;
-    while (columns > MX_LEAST_COLUMNS && e.outer * mx_ceil_div(e.inner, columns) < 2 * omp_get_max_threads())
+    while (columns > MX_LEAST_COLUMNS && e.outer * mx_ceil_div(e.inner, columns) < omp_get_max_threads())
         columns /= 2;
     return columns;
 }

@@ -55,11 +55,12 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y);
  * largest x. A center is finite; the sum is infinite or NaN if an x is. On the calling thread alone. */
 void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum);
 
-/* How many columns are done at a time, a power of two of MX_LEAST_COLUMNS to MX_MOST_COLUMNS: 4 KiB of each row, since
- * memory is read faster in long runs and the first-level cache keeps the next 4 rows of them. Fewer, so that threads
- * share the work, or so that the last cache keeps what is `read_twice`: that many tensors of the dtype, 0 of what is
- * read once. Results must not depend on it. */
-enum { MX_MOST_COLUMNS = 2048, MX_LEAST_COLUMNS = 64 };
+/* How many columns are done at a time, a power of two of MX_LEAST_COLUMNS to MX_MOST_COLUMNS: of each row 8 KiB of
+ * bf16, since memory is read faster in long runs, or 4 KiB of f32, whose longer runs would take the room in the
+ * first-level cache that the numbers of the columns need. Fewer, so that threads share the work, or so that the last
+ * cache keeps what is `read_twice`: that many tensors of the dtype, 0 of what is read once. Results must not depend on
+ * it. */
+enum { MX_MOST_COLUMNS = 4096, MX_LEAST_COLUMNS = 64 };
 int64_t mx_panel_columns(mx_extent e, mx_dtype dtype, int read_twice);
 
 /* y (outer, inner) = 1 where any element (with `all`: every one) is not 0, else 0. Any dtype; NaN is not 0. */
@@ -79,7 +80,7 @@ void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dty
 typedef struct mx_reduce_paths {
     /* n >= 1 neighbours folded into one. */
     float (*row)(mx_fold fold, mx_array x, int64_t n);
-    /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. */
+    /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width <= MX_MOST_COLUMNS. */
     void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
     /* Of n neighbours, the sum of x - center, and of its square; and the same as `rows`, added. */
     void (*row_moments)(mx_array x, int64_t n, float center, float sums[2]);

@@ -85,29 +85,43 @@ static float row(mx_fold fold, mx_array x, int64_t n)
     FOR_EACH_FOLD(row_as, fold, bf16, x.data, n)
 }
 
-/* Four rows at a time, so that acc is read and written once for four loads of x. Later ones are asked for: the
- * processor does not foresee the end of a row. */
+/* Some rows at once, so that acc is read and written once for all of them. It is arranged as row_get() has the columns.
+ */
+MX_INLINE void fold_rows(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, const int rows, int64_t stride,
+                         int64_t width)
+{
+    next_rows next = rows_after(x, at, stride, width, bf16);
+    int64_t j = 0;
+    for (; j + 2 * VL <= width; j += 2 * VL) {
+        vf a[2] = {vf_load(acc + j), vf_load(acc + j + VL)};
+        prefetch_rows(&next, 2 * rows * VL, bf16);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            vf v[2];
+            row_get(x, at + r * stride + j, v, bf16);
+            for (int u = 0; u < 2; u++)
+                a[u] = fold_in(fold, a[u], v[u]);
+        }
+        vf_store(acc + j, a[0]);
+        vf_store(acc + j + VL, a[1]);
+    }
+    for (; j < width; j++)
+        for (int64_t r = 0; r < rows; r++)
+            acc[j] = fold_one(fold, acc[j], get_one(x, bf16, at + r * stride + j));
+}
+
 MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64_t n, int64_t stride, int64_t width)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
-    int64_t together;
-    for (int64_t i = 0; i < n; i += together) {
-        int64_t at = i * stride, j = 0;
-        together = i + 4 <= n ? 4 : 1;
-        for (; together == 4 && j + VL <= width; j += VL) {
-            for (int r = 0; r < 4; r++)
-                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
-            vf a = fold_in(fold, vf_load(acc + j), get(x, bf16, at + j));
-            a = fold_in(fold, a, get(x, bf16, at + stride + j));
-            a = fold_in(fold, a, get(x, bf16, at + 2 * stride + j));
-            vf_store(acc + j, fold_in(fold, a, get(x, bf16, at + 3 * stride + j)));
-        }
-        for (; j + VL <= width; j += VL)
-            vf_store(acc + j, fold_in(fold, vf_load(acc + j), get(x, bf16, at + j)));
-        for (; j < width; j++)
-            for (int64_t r = 0; r < together; r++)
-                acc[j] = fold_one(fold, acc[j], get_one(x, bf16, at + r * stride + j));
-    }
+    _Alignas(64) float room[MX_MOST_COLUMNS];
+    float *sums = bf16 ? room : acc;
+    int64_t i = 0;
+    row_arranged(acc, room, width, bf16);
+    for (; i + 4 <= n; i += 4)
+        fold_rows(fold, bf16, sums, x, i * stride, 4, stride, width);
+    for (; i < n; i++)
+        fold_rows(fold, bf16, sums, x, i * stride, 1, stride, width);
+    if (bf16)
+        row_restore(room, acc, width);
 }
 
 static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width)
@@ -154,44 +168,64 @@ static void row_moments(mx_array x, int64_t n, float center, float sums[2])
                         : row_moments_as(false, x.data, n, center, sums);
 }
 
-/* Four rows at a time, as above. */
+/* As fold_rows(), but reads rows side by side, which is faster here and in f32 below. */
+MX_INLINE void moments_of_rows(const bool bf16, float *sum, float *squares, const void *x, int64_t at, const int rows,
+                               int64_t stride, int64_t width, const float *center)
+{
+    int64_t j = 0;
+    for (; j + 2 * VL <= width; j += 2 * VL) {
+        vf s[2] = {vf_load(sum + j), vf_load(sum + j + VL)}, q[2] = {vf_load(squares + j), vf_load(squares + j + VL)};
+        vf c[2] = {vf_load(center + j), vf_load(center + j + VL)};
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            vf v[2];
+            row_prefetch(x, at + (4 + r) * stride + j, 2 * VL, bf16);
+            row_get(x, at + r * stride + j, v, bf16);
+            for (int u = 0; u < 2; u++) {
+                vf d = v[u] - c[u];
+                s[u] = s[u] + d;
+                q[u] = vf_fma(d, d, q[u]);
+            }
+        }
+        for (int u = 0; u < 2; u++) {
+            vf_store(sum + j + u * VL, s[u]);
+            vf_store(squares + j + u * VL, q[u]);
+        }
+    }
+    for (; j < width; j += VL) {
+        int64_t left = lanes_left(width, j);
+        vf s = vf_load_part(sum + j, left), q = vf_load_part(squares + j, left);
+        for (int64_t r = 0; r < rows; r++)
+            add_moments(row_load_part(x, at + r * stride + j, left, bf16), vf_load_part(center + j, left),
+                        vm_first(left), &s, &q);
+        vf_store_part(sum + j, s, left);
+        vf_store_part(squares + j, q, left);
+    }
+}
+
 MX_INLINE void rows_moments_as(const bool bf16, float *sum, float *squares, const void *x, int64_t n, int64_t stride,
                                int64_t width, const float *center)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
-    int64_t together;
-    for (int64_t i = 0; i < n; i += together) {
-        int64_t at = i * stride, j = 0;
-        together = i + 4 <= n ? 4 : 1;
-        for (; together == 4 && j + VL <= width; j += VL) {
-            vf s = vf_load(sum + j), q = vf_load(squares + j), c = vf_load(center + j);
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; r++) {
-                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
-                vf d = get(x, bf16, at + r * stride + j) - c;
-                s = s + d;
-                q = vf_fma(d, d, q);
-            }
-            vf_store(sum + j, s);
-            vf_store(squares + j, q);
-        }
-        for (; j < width; j += VL) {
-            int64_t left = lanes_left(width, j);
-            vf s = vf_load_part(sum + j, left), q = vf_load_part(squares + j, left);
-            for (int64_t r = 0; r < together; r++)
-                add_moments(row_load_part(x, at + r * stride + j, left, bf16), vf_load_part(center + j, left),
-                            vm_first(left), &s, &q);
-            vf_store_part(sum + j, s, left);
-            vf_store_part(squares + j, q, left);
-        }
-    }
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        moments_of_rows(bf16, sum, squares, x, i * stride, 4, stride, width, center);
+    for (; i < n; i++)
+        moments_of_rows(bf16, sum, squares, x, i * stride, 1, stride, width, center);
 }
 
 static void rows_moments(float *sum, float *squares, mx_array x, int64_t n, int64_t stride, int64_t width,
                          const float *center)
 {
-    mx_is_bf16(x.dtype) ? rows_moments_as(true, sum, squares, x.data, n, stride, width, center)
-                        : rows_moments_as(false, sum, squares, x.data, n, stride, width, center);
+    float sums[MX_MOST_COLUMNS], all_squares[MX_MOST_COLUMNS], centers[MX_MOST_COLUMNS];
+    if (!mx_is_bf16(x.dtype)) {
+        rows_moments_as(false, sum, squares, x.data, n, stride, width, center);
+        return;
+    }
+    row_arranged(sum, sums, width, true);
+    row_arranged(squares, all_squares, width, true);
+    rows_moments_as(true, sums, all_squares, x.data, n, stride, width, row_arranged(center, centers, width, true));
+    row_restore(sums, sum, width);
+    row_restore(all_squares, squares, width);
 }
 
 /* ---- sums of exponentials ---- */
@@ -270,16 +304,19 @@ MX_INLINE void add_exps(const bool bf16, const vf v[4], float *center, float *su
 MX_INLINE void rows_exps_as(const bool bf16, float *center, float *sum, const void *x, int64_t n, int64_t stride,
                             int64_t width)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
         int64_t at = i * stride, j = 0;
+        next_rows next = rows_after(x, at, stride, width, bf16);
         together = i + 4 <= n ? 4 : 1;
         for (; together == 4 && j + 2 * VL <= width; j += 2 * VL) {
             vf v[2][4];
+            if (bf16)
+                prefetch_rows(&next, 8 * VL, bf16);
             for (int r = 0; r < 4; r++) {
                 vf two[2];
-                row_prefetch(x, at + ahead + r * stride + j, 2 * VL, bf16);
+                if (!bf16)
+                    row_prefetch(x, at + (4 + r) * stride + j, 2 * VL, bf16);
                 row_get(x, at + r * stride + j, two, bf16);
                 v[0][r] = two[0];
                 v[1][r] = two[1];
@@ -315,20 +352,16 @@ MX_INLINE void rows_exps_as(const bool bf16, float *center, float *sum, const vo
 
 static void rows_exps(float *center, float *sum, mx_array x, int64_t n, int64_t stride, int64_t width)
 {
-    enum { COLUMNS = 512 };
-    float centers[COLUMNS], sums[COLUMNS];
+    float centers[MX_MOST_COLUMNS], sums[MX_MOST_COLUMNS];
     if (!mx_is_bf16(x.dtype)) {
         rows_exps_as(false, center, sum, x.data, n, stride, width);
         return;
     }
-    for (int64_t j = 0; j < width; j += COLUMNS) {
-        int64_t some = mx_min(COLUMNS, width - j);
-        row_arranged(center + j, centers, some, true);
-        row_arranged(sum + j, sums, some, true);
-        rows_exps_as(true, centers, sums, (const mx_bf16 *)x.data + j, n, stride, some);
-        row_restore(centers, center + j, some);
-        row_restore(sums, sum + j, some);
-    }
+    row_arranged(center, centers, width, true);
+    row_arranged(sum, sums, width, true);
+    rows_exps_as(true, centers, sums, x.data, n, stride, width);
+    row_restore(centers, center, width);
+    row_restore(sums, sum, width);
 }
 
 /* ---- places ---- */
@@ -371,16 +404,16 @@ MX_INLINE bool has_beyond(const bool least, const vf v[4], vf acc)
 MX_INLINE void places_as(const bool least, const bool bf16, float *acc, int32_t *index, const void *x, int64_t first,
                          int64_t n, int64_t stride, int64_t width)
 {
-    const int64_t size = bf16 ? 2 : 4, ahead = rows_ahead(stride, width, bf16);
+    const int64_t size = bf16 ? 2 : 4;
     int64_t i = 0;
     for (; i + 4 <= n; i += 4) {
+        next_rows next = rows_after(x, i * stride, stride, width, bf16);
         int64_t j = 0;
         for (; j + VL <= width; j += VL) {
             vf v[4];
-            for (int r = 0; r < 4; r++) {
-                row_prefetch(x, (i + r) * stride + ahead + j, VL, bf16);
+            prefetch_rows(&next, 4 * VL, bf16);
+            for (int r = 0; r < 4; r++)
                 v[r] = get(x, bf16, (i + r) * stride + j);
-            }
             if (!has_beyond(least, v, vf_load(acc + j)))
                 continue;
             for (int r = 0; r < 4; r++)

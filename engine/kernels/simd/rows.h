@@ -98,10 +98,32 @@ MX_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool 
         _mm_prefetch(p + b, _MM_HINT_T0);
 }
 
-/* How many elements ahead loops over rows of columns ask for: four rows, or eight short ones. */
-MX_INLINE int64_t rows_ahead(int64_t stride, int64_t width, const bool bf16)
+/* Loops over rows of columns compute with four rows at a time, but prefetch the rows that come next one after the
+ * other: Zen 5 reads memory at 1.5 times the rate in its own order. Starts with the row that is `ahead` rows after
+ * `at`. */
+typedef struct next_rows {
+    const char *row, *line;
+    int64_t stride, bytes; /* of a row */
+} next_rows;
+
+MX_INLINE next_rows rows_after(const void *x, int64_t at, int64_t stride, int64_t width, const bool bf16)
 {
-    return (width * (bf16 ? 2 : 4) < 1024 ? 8 : 4) * stride;
+    const int64_t size = bf16 ? 2 : 4, bytes = width * size;
+    const char *row = (const char *)x + (at + (bytes < 1024 ? 8 : 4) * stride) * size;
+    return (next_rows){row, row, stride * size, bytes};
+}
+
+/* Asks for as many lines as n values fill, into the second-level cache: four rows may be more than the first-level one
+ * has room for. */
+MX_INLINE void prefetch_rows(next_rows *next, const int n, const bool bf16)
+{
+    for (int b = 0; b < n * (bf16 ? 2 : 4); b += 64)
+        _mm_prefetch(next->line + b, _MM_HINT_T1);
+    next->line += n * (bf16 ? 2 : 4);
+    if (next->line >= next->row + next->bytes) {
+        next->row += next->stride;
+        next->line = next->row;
+    }
 }
 
 /* As row_prefetch(), no nearer than the second-level cache: for what is read a row or a block of rows later. */
@@ -140,10 +162,7 @@ MX_INLINE void row_restore(const float *arranged, float *numbers, int64_t width)
 {
     int64_t j = 0;
     for (; j + 2 * VL <= width; j += 2 * VL)
-        for (int64_t l = 0; l < VL; l++) {
-            numbers[j + 2 * l] = arranged[j + l];
-            numbers[j + 2 * l + 1] = arranged[j + VL + l];
-        }
+        vf_store_in_turn(numbers + j, vf_load(arranged + j), vf_load(arranged + j + VL));
     memcpy(numbers + j, arranged + j, (size_t)(width - j) * sizeof *numbers);
 }
 

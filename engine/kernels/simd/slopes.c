@@ -39,18 +39,17 @@ static float row_equal(mx_array x, int64_t n, float value)
 MX_INLINE void rows_equal_as(const bool bf16, float *count, const void *x, int64_t n, int64_t stride, int64_t width,
                              const float *value)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
         int64_t at = i * stride, j = 0;
+        next_rows next = rows_after(x, at, stride, width, bf16);
         together = i + 4 <= n ? 4 : 1;
         for (; together == 4 && j + VL <= width; j += VL) {
             vf a = vf_load(count + j), c = vf_load(value + j);
+            prefetch_rows(&next, 4 * VL, bf16);
 #pragma GCC unroll 4
-            for (int r = 0; r < 4; r++) {
-                row_prefetch(x, at + ahead + r * stride + j, VL, bf16);
+            for (int r = 0; r < 4; r++)
                 a = count_equal(a, row_load(x, at + r * stride + j, bf16), c);
-            }
             vf_store(count + j, a);
         }
         for (; j < width; j += VL) {
@@ -130,13 +129,13 @@ static void row_slopes(mx_about what, mx_array x, int64_t n, float center, float
 MX_INLINE void slopes_of_rows(mx_about what, const bool bf16, const void *x, int64_t at, const int rows, int64_t stride,
                               int64_t width, const float *center, const float *factor, void *y, const bool stream)
 {
-    const int64_t ahead = rows_ahead(stride, width, bf16);
+    next_rows next = rows_after(x, at, stride, width, bf16);
     int64_t j = 0;
     for (; j + 2 * VL <= width; j += 2 * VL) {
+        prefetch_rows(&next, 2 * rows * VL, bf16);
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + j; r < rows; r++, i += stride) {
             vf v[2];
-            row_prefetch(x, i + ahead, 2 * VL, bf16);
             row_get(x, i, v, bf16);
             for (int u = 0; u < 2; u++)
                 v[u] = slope(what, v[u], vf_load(center + j + u * VL), vf_load(factor + j + u * VL));

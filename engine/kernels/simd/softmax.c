@@ -320,13 +320,16 @@ MX_INLINE vf load_column(const void *x, int64_t i, int64_t left, const bool bf16
 MX_INLINE void values_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, const float *center,
                               const float *factor, const bool log, const bool bf16, const bool stream)
 {
-    const int64_t ahead = rows_ahead(s->inner, n, bf16);
+    next_rows next = rows_after(s->x, at, s->inner, n, bf16);
     int64_t c = 0;
     for (; c + 2 * VL <= n; c += 2 * VL) {
+        if (bf16)
+            prefetch_rows(&next, 2 * rows * VL, bf16);
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
             vf v[2];
-            row_prefetch(s->x, i + ahead, 2 * VL, bf16);
+            if (!bf16) /* 5 % faster than as above */
+                row_prefetch(s->x, i + 4 * s->inner, 2 * VL, bf16);
             row_get(s->x, i, v, bf16);
             for (int u = 0; u < 2; u++)
                 v[u] = row_value(v[u] - vf_load(center + c + u * VL), vf_load(factor + c + u * VL), log, bf16);
@@ -356,15 +359,15 @@ MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, co
 MX_INLINE void terms_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, float *sum, const bool log,
                              const bool bf16)
 {
-    const int64_t ahead = rows_ahead(s->inner, n, bf16);
+    next_rows next_y = rows_after(s->y, at, s->inner, n, bf16), next_dy = rows_after(s->dy, at, s->inner, n, bf16);
     int64_t c = 0;
     for (; c + 2 * VL <= n; c += 2 * VL) {
         vf all[2] = {vf_load(sum + c), vf_load(sum + c + VL)};
+        prefetch_rows(&next_y, 2 * rows * VL, bf16);
+        prefetch_rows(&next_dy, 2 * rows * VL, bf16);
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
             vf y[2], dy[2];
-            row_prefetch(s->y, i + ahead, 2 * VL, bf16);
-            row_prefetch(s->dy, i + ahead, 2 * VL, bf16);
             row_get(s->y, i, y, bf16);
             row_get(s->dy, i, dy, bf16);
             for (int u = 0; u < 2; u++)
@@ -395,14 +398,14 @@ MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, 
 MX_INLINE void gradients_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, const float *sum,
                                  const bool log, const bool bf16, const bool stream)
 {
-    const int64_t ahead = rows_ahead(s->inner, n, bf16);
+    next_rows next_y = rows_after(s->y, at, s->inner, n, bf16), next_dy = rows_after(s->dy, at, s->inner, n, bf16);
     int64_t c = 0;
     for (; c + 2 * VL <= n; c += 2 * VL) {
+        prefetch_rows(&next_y, 2 * rows * VL, bf16);
+        prefetch_rows(&next_dy, 2 * rows * VL, bf16);
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
             vf y[2], d[2];
-            row_prefetch(s->y, i + ahead, 2 * VL, bf16);
-            row_prefetch(s->dy, i + ahead, 2 * VL, bf16);
             row_get(s->y, i, y, bf16);
             row_get(s->dy, i, d, bf16);
             for (int u = 0; u < 2; u++)

@@ -106,7 +106,7 @@ static void set_tap(const thin *k, int64_t tap, mx_array w)
 
 mx_status mx_conv_thin_pass(const mx_conv_pass *p, mx_array from, mx_array w, const float *bias, mx_array to)
 {
-    thin k = {.p = p, .tiling = mx_tiling_of(&p->w, p->inputs), .taps = p->inputs * p->taps, .start = bias};
+    thin k = {.p = p, .tiling = mx_tiling_of(&p->w, p->inputs, from.dtype), .taps = p->inputs * p->taps, .start = bias};
     int64_t at_bytes = mx_round_up(k.taps * (int64_t)sizeof *k.at, 64);
     int64_t bytes = at_bytes + p->groups * p->outputs * k.taps * (int64_t)sizeof *k.weights;
     MX_TRY(mx_pool_alloc(bytes, (void **)&k.at));
@@ -141,7 +141,7 @@ static void add_tile(const mx_conv *c, const mx_tiling *t, int64_t number, int64
 mx_status mx_conv_thin_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
 {
     mx_windows windows = mx_conv_windows(c);
-    mx_tiling t = mx_tiling_of(&windows, mx_conv_group_in(c));
+    mx_tiling t = mx_tiling_of(&windows, mx_conv_group_in(c), x.dtype);
     int64_t taps = mx_conv_taps(c), of_group = mx_conv_group_out(c) * taps, n = c->groups * of_group;
     int64_t most = omp_in_parallel() ? 1 : omp_get_max_threads(), each = scratch_floats(&t, mx_conv_group_in(c));
     int64_t at_bytes = mx_round_up(taps * (int64_t)sizeof(int64_t), 64);

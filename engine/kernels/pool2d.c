@@ -88,7 +88,8 @@ static void max_tile(const maxima *m, int64_t item, float *scratch)
 mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t *at)
 {
     mx_windows windows = mx_conv_windows(c);
-    maxima m = {.c = c, .t = mx_tiling_of(&windows, 1), .x = x, .y = y, .at = at, .taps = c->kernel[0] * c->kernel[1]};
+    maxima m = {
+        .c = c, .t = mx_tiling_of(&windows, 1, x.dtype), .x = x, .y = y, .at = at, .taps = c->kernel[0] * c->kernel[1]};
     int64_t planes = c->batch * c->channels_in, taps_bytes = mx_round_up(m.taps * 12, 64);
     int64_t each = mx_round_up(m.t.floats + 2 * m.t.outputs, 16), threads = omp_get_max_threads();
     int64_t bytes = taps_bytes + threads * each * (int64_t)sizeof(float);

@@ -5,18 +5,19 @@
 
 #include <string.h>
 
-/* Floats of the copy of a plane, and of all copies of a tile; columns of a tile, of planes of several rows and of one.
- * Small tiles: memory is read for the next one while this one is computed. */
-enum { PLANE_FLOATS = 2048, TILE_FLOATS = 8192, COLUMNS = 1024, COLUMNS_OF_ONE = 1024 };
+/* Bytes of a plane that a tile reads; floats of all its copies; results of a tile in a row of a plane with several
+ * rows, and bytes of them with one row. Small tiles: memory is read for the next one while this one is computed. */
+enum { PLANE_BYTES = 8192, TILE_FLOATS = 8192, COLUMNS = 1024, BYTES_OF_ONE = 4096 };
 
-mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes)
+mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes, mx_dtype dtype)
 {
     mx_tiling t = {.w = *w};
+    int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
     int64_t span = w->most[0] - w->least[0] + 1, wide = w->most[1] - w->least[1] + 1;
-    t.columns = mx_min(w->out[1], w->out[0] == 1 ? COLUMNS_OF_ONE : COLUMNS);
+    t.columns = mx_min(w->out[1], w->out[0] == 1 ? BYTES_OF_ONE / bytes : COLUMNS);
     t.phase = mx_round_up(mx_ceil_div((t.columns - 1) * w->stride[1] + wide, w->stride[1]), 16);
     t.row = t.phase * w->stride[1];
-    int64_t floats = mx_min(PLANE_FLOATS, TILE_FLOATS / mx_max(planes, 1)), lines = floats / mx_max(t.row, 1);
+    int64_t floats = mx_min(PLANE_BYTES / bytes, TILE_FLOATS / mx_max(planes, 1)), lines = floats / mx_max(t.row, 1);
     t.rows = mx_min(mx_max((lines - span) / w->stride[0] + 1, 1), w->out[0]);
     t.across = mx_ceil_div(w->out[1], t.columns);
     t.tiles = t.across * mx_ceil_div(w->out[0], t.rows);

@@ -25,8 +25,8 @@ typedef struct mx_tiling {
     int64_t outputs;       /* floats of a tile's outputs; both with room for whole vectors behind */
 } mx_tiling;
 
-/* A tile holds the copies of so many planes. */
-mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes);
+/* A tile holds the copies of so many planes of f32 or bf16. */
+mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes, mx_dtype dtype);
 
 /* Outputs i0 to before i1, j0 to before j1. */
 typedef struct mx_tile {

@@ -337,17 +337,17 @@ end
 -- On a chip that multiplies both formats, products of layers take 1/2 and 1/4 of the time in bf16, logits the same.
 -- Quantizing waits for memory.
 function TestRecipes.test_simulated_formats_of_blocks()
-    local times, step = {}, {}
+    local times, seconds = {}, {}
     for i, recipe in ipairs { "", "te_mxfp8", "te_nvfp4" } do
         local c = mx.config.load({ "model_name=llama2-7b", "hardware=b200-8", "quantization=" .. recipe },
             { simulate = false, quiet = true })
         local result = mx.plan.simulate(c, c.hardware, 1)
-        times[i], step[i] = result.times, result.step_s
+        times[i], seconds[i] = result.times, result.step_s
     end
     local half, quarter = times[1].matrix_s - times[2].matrix_s, times[2].matrix_s - times[3].matrix_s
     lu.assertAlmostEquals(half / quarter, 2, 0.01)
     lu.assertTrue(times[2].memory_s > times[1].memory_s and times[3].memory_s > times[1].memory_s)
-    lu.assertTrue(step[3] < step[2] and step[2] < step[1])
+    lu.assertTrue(seconds[3] < seconds[2] and seconds[2] < seconds[1])
 end
 
 -- Six steps, against three, a checkpoint and three more: scales and histories come back, and the losses are the same.

@@ -134,7 +134,7 @@ mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y)
 
 /* ---- gradients ---- */
 
-enum { AT_ONCE = 1024 }; /* about so many elements of dx are computed together */
+enum { AT_ONCE = 4096 }; /* about so many bytes of dx are computed together */
 
 typedef struct gradient {
     mx_spreading s;
@@ -187,9 +187,9 @@ static bool spread_part(const gradient *g, int64_t item, float *scratch)
 static int64_t set_parts(gradient *g)
 {
     mx_spreading *s = &g->s;
-    int64_t q = mx_max(mx_ceil_div(s->in[1], s->stride[1]), 1);
-    g->columns = mx_min(q, mx_max(AT_ONCE / s->stride[1], 1));
-    g->rows = mx_min(mx_max(AT_ONCE / (g->columns * s->stride[1]), 1), mx_max(s->in[0], 1));
+    int64_t q = mx_max(mx_ceil_div(s->in[1], s->stride[1]), 1), most = AT_ONCE / (int64_t)mx_dtype_bytes(g->dx.dtype);
+    g->columns = mx_min(q, mx_max(most / s->stride[1], 1));
+    g->rows = mx_min(mx_max(most / (g->columns * s->stride[1]), 1), mx_max(s->in[0], 1));
     int64_t met = (g->rows + s->size - 2) / s->stride[0] + 2;
     s->copy = mx_round_up(met * mx_spreading_row(s, g->columns), 1024);
     g->scratch = mx_floats_apart((g->at ? 2 : 1) * s->copy + s->stride[1] * (g->columns + 16));

@@ -147,16 +147,22 @@ static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double
                              : row_of_dtype(x, false, n, reverse, start, y, stream);
 }
 
+/* How many elements ahead loops over rows of columns, one at a time, prefetch: four rows, or eight short ones. */
+MX_INLINE int64_t rows_ahead(int64_t stride, int64_t width, const bool bf16)
+{
+    return (width * (bf16 ? 2 : 4) < 1024 ? 8 : 4) * stride;
+}
+
 /* base and local are arranged as row_get() has the columns. */
 MX_INLINE void rows_as(const void *x, const bool bf16, int64_t n, int64_t stride, int64_t width, const float *base,
                        float *local, void *y, const bool stream)
 {
+    const int64_t ahead = rows_ahead(stride, width, bf16);
     for (int64_t i = 0, at = 0; i < n; i++, at += stride) {
-        next_rows next = rows_after(x, at, stride, width, bf16);
         int64_t c = 0;
         for (; c + 2 * VL <= width; c += 2 * VL) {
             vf v[2];
-            prefetch_rows(&next, 2 * VL, bf16);
+            row_prefetch(x, at + ahead + c, 2 * VL, bf16);
             row_get(x, at + c, v, bf16);
             for (int u = 0; u < 2; u++) {
                 v[u] = vf_load(local + c + u * VL) + v[u];

@@ -48,7 +48,7 @@ function TestConstructors.test_what_would_go_unread_is_refused()
     refused({ "'seed'" }, mx.randn, { 2, sede = 1 })
     refused({ "'dtype'" }, mx.tensor, { 1, 2, dtype = "i32" })
     refused({ "'seed'" }, mx.randn, { 2, seed = 1 }, { std = 2 }) -- options in both tables
-    refused({ "by name", "n, dtype, start, step" }, mx.arange, 6, 7, 8)
+    refused({ "(first, last, step)" }, mx.arange, 6, 7, 8, 9)
 end
 
 TestNames = {}

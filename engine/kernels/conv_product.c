@@ -145,19 +145,6 @@ static void put(const job *j, int64_t group, int64_t row, int64_t m, const mx_co
     }
 }
 
-/* Starts getting the cache lines that put() writes, so that it does not wait for each. */
-static void ask_for_results(const job *j, int64_t row, int64_t m, const mx_conv_run *runs, int64_t n_runs)
-{
-    enum { LINE = 64 };
-    int64_t size = j->p->to[0] * j->p->to[1], bytes = (int64_t)mx_dtype_bytes(j->to.dtype);
-    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
-        for (int64_t i = 0; i < m; i++) {
-            const char *to = mx_conv_part(j->to, r->from + (row + i) * size).data;
-            for (int64_t b = 0; b < r->n * bytes; b += LINE)
-                __builtin_prefetch(to + b, 1, 3);
-        }
-}
-
 /* ---- blocks ---- */
 
 /* A thread's scratch. */
@@ -252,8 +239,6 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
         float *to = j->kc < j->k ? sums + i * mr * j->u->nr : tile;
         mx_conv_copy_ask(&then->copy, &j->planes, then->planes.begin, then->planes.end, part * tiles + i,
                          parts * tiles);
-        if (!j->stream)
-            ask_for_results(j, row, m, runs, n_runs);
         j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0, NULL);
         if (last)
             put(j, c->group, row, m, runs, n_runs, to);

@@ -66,10 +66,14 @@ end
 ---@param b integer
 ---@return integer
 function util.gcd(a, b)
-    while b ~= 0 do
-        a, b = b, a % b
+    local x, y = math.tointeger(a), math.tointeger(b)
+    if not (x and y) then
+        error(("util.gcd: expected two whole numbers, got %s and %s"):format(tostring(a), tostring(b)), 2)
     end
-    return a
+    while y ~= 0 do
+        x, y = y, x % y
+    end
+    return x
 end
 
 --- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, independent of the order of calls.

@@ -262,6 +262,11 @@ function TestErrors.test_values_must_be_given()
     refused({ "mx.unique(t) takes no options" }, function() return (mx.unique(mx.ones(2, 2), { dim = 1 })) end)
 end
 
+function TestErrors.test_greatest_common_divisors()
+    lu.assertEquals(mx.util.gcd(12, 18.0), 6)
+    refused({ "util.gcd: expected two whole numbers, got 1 and" }, function() return (mx.util.gcd(1, 0 / 0)) end)
+end
+
 function TestErrors.test_arrangements()
     local x = mx.zeros { 2, 3 }
     local function wrong(part, op, options, t)

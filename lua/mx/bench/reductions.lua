@@ -22,6 +22,8 @@ for op, forward in ("max_grad/max norm_grad/norm var_grad/var logsumexp_grad/log
 end
 ALONG[#ALONG + 1] = { "softmax_grad", function(x, o, y) return mx.softmax_grad(x, y, o) end,
     function(x) return x:clone() end } -- one tensor for both inputs would be read once, and counted twice
+ALONG[#ALONG + 1] = { "linear_scan", function(x, o, a) return mx.linear_scan(a, x, o) end,
+    function(x) return mx.sigmoid(x) end }
 
 -- Others of one matrix: {operation, what varies, columns, call}.
 local MATRICES = {

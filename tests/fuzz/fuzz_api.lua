@@ -15,6 +15,8 @@ local random = require "random_tensors"
 
 local pick, chance = random.pick, random.chance
 
+mx.memory_limit(2 << 30) -- a random size is refused before it takes the memory of this machine
+
 local PER_PROGRAM = 40
 local ROOT = mx.root
 

@@ -1,5 +1,4 @@
-/* The loops of nvfp4.h: plain C that the compiler turns into vectors. Each path
- * includes this file once. */
+/* The loops of nvfp4.h: plain C that the compiler turns into vectors. Each path includes this file once. */
 #ifndef MX_KERNELS_NVFP4_LOOPS_H
 #define MX_KERNELS_NVFP4_LOOPS_H
 
@@ -12,8 +11,7 @@
 
 enum { RUN = MX_FP4_RUN, WIDTH = MX_FP4_COLUMNS, ONE = 0x3f800000, SIX = 0x40c00000 };
 
-/* Rows of reals, or of their codes as bytes, of which the first n columns are
- * in use. */
+/* Rows of reals, or of their codes as bytes, of which the first n columns are in use. */
 typedef struct panel {
     _Alignas(64) float x[RUN][WIDTH];
 } panel;
@@ -35,15 +33,13 @@ MX_INLINE int32_t fp4_larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
 /* ---- the random Hadamard transform ---- */
 
-/* The signs of Transformer Engine, the same in every layer and step, times 1 /
- * 4, which makes the transform orthogonal.
- */
+/* The signs of Transformer Engine, the same in every layer and step, times 1 / 4, which makes the transform
+ * orthogonal. */
 static const float fp4_signs[RUN] = {0.25f,  0.25f,  0.25f,  -0.25f, 0.25f,  -0.25f, -0.25f, -0.25f,
                                      -0.25f, -0.25f, -0.25f, 0.25f,  -0.25f, 0.25f,  -0.25f, -0.25f};
 
-/* Two levels of sums and differences, of a and b, c and d, then of a and c, b
- * and d. `signs`: factors before them, or NULL; then the results are rounded to
- * bf16. */
+/* Two levels of sums and differences, of a and b, c and d, then of a and c, b and d. `signs`: factors before them, or
+ * NULL; then the results are rounded to bf16. */
 MX_INLINE void fp4_two_levels(int64_t n, float *restrict a, float *restrict b, float *restrict c, float *restrict d,
                               const float *signs)
 {
@@ -82,8 +78,7 @@ static void fp4_load(const mx_fp4_part *p, panel *to)
         fp4_transform(to, p->n);
 }
 
-/* Rounding keeps the order of magnitudes, so the largest one alone is rounded.
- */
+/* Rounding keeps the order of magnitudes, so the largest one alone is rounded. */
 static int32_t fp4_largest_of_reals(const mx_fp4_part *p)
 {
     int32_t largest = 0, narrow = 0;
@@ -115,8 +110,7 @@ static int32_t fp4_largest(const mx_fp4_part *p)
 
 /* ---- scales ---- */
 
-/* The block scales of n largest magnitudes, and what the reals of these blocks
- * are multiplied by. */
+/* The block scales of n largest magnitudes, and what the reals of these blocks are multiplied by. */
 MX_INLINE void fp4_scales(int64_t n, const float *restrict largest, float encode, uint8_t *restrict scales,
                           float *restrict factors)
 {
@@ -132,18 +126,15 @@ MX_INLINE void fp4_scales(int64_t n, const float *restrict largest, float encode
 
 /* ---- codes ---- */
 
-/* The nearest code, or with `random` bits one of both neighbours. The distance
- * of neighbours around a magnitude is half of its power of two, and a quarter
- * of 2 below that. Codes count these distances, from an offset for each power.
- */
+/* The nearest code, or with `random` bits one of both neighbours. Neighbours around a magnitude are half of its power
+ * of two apart, and below 1 half of 1. Codes count these distances, from an offset for each power. */
 MX_INLINE uint8_t fp4_code(float x, bool stochastic, uint32_t random)
 {
     int32_t bits = (int32_t)mx_bits_of_float(x), size = bits & 0x7fffffff;
     int32_t near = size < SIX ? size : SIX, power = near & 0x7f800000;
     power = power > ONE ? power : ONE;
     int32_t steps = 0, ruler = power + (22 << 23);
-    if (stochastic) { /* 21 bits: adding them to a number of steps below 4 is
-                         exact where that is whole */
+    if (stochastic) { /* 21 bits: adding them to a whole number of steps, below 4, is exact */
         float inverse = mx_float_of_bits((uint32_t)((255 << 23) - power));
         float u = (float)(int32_t)(random >> 11) * 0x1p-21f;
         steps = (int32_t)(mx_float_of_bits((uint32_t)near) * inverse + u);
@@ -275,8 +266,7 @@ static void fp4_quantize(const mx_fp4_part *p)
 
 /* ---- back ---- */
 
-/* The bits of a code's magnitude are those of f32 but for the bias of the
- * exponent, from 1 on. */
+/* The bits of a code's magnitude are those of f32 but for the bias of the exponent, from 1 on. */
 MX_INLINE float fp4_value(int32_t code)
 {
     int32_t size = code & 7, bits = (size << 22) + (126 << 23);

@@ -7,7 +7,7 @@ enum { X = MX_BLOCK_X, W = MX_BLOCK_W, BIAS = MX_BLOCK_BIAS, OPERANDS };
 
 mx_status mx_block_infer(mx_call *call, int run, bool square)
 {
-    const mx_tensor *x = call->in[X], *w = call->in[W], *bias = call->n_in > BIAS ? call->in[BIAS] : NULL;
+    const mx_tensor *x = call->in[X], *w = call->in[W], *bias = call->in[BIAS];
     MX_TRY(mx_want_rows(call, X));
     MX_TRY(mx_want_rows(call, W));
     if (w->shape.n_dims != 2 || mx_row_width(x) != w->shape.size[0])
@@ -46,7 +46,7 @@ static mx_status values_of(const mx_tensor *t, mx_tensor **values)
 
 static mx_status multiply_values(mx_call *call, mx_block_multiply *multiply, mx_tensor *values[OPERANDS], mx_tensor **y)
 {
-    for (int i = 0; i < OPERANDS && i < call->n_in; i++)
+    for (int i = 0; i < OPERANDS; i++)
         MX_TRY(values_of(call->in[i], &values[i]));
     return multiply(call, values[X], values[W], values[BIAS], false, false, MX_BF16, y);
 }
@@ -78,7 +78,7 @@ mx_status mx_block_vjp(mx_vjp *v, mx_block_multiply *multiply)
         MX_TRY(multiply(call, dy, w, NULL, false, true, mx_vjp_dtype(v, X), &y));
         MX_TRY(mx_give_grad(v, X, y));
     }
-    if (call->n_in <= BIAS || !v->want[BIAS])
+    if (!v->want[BIAS])
         return MX_OK;
     const struct {
         int dtype;

@@ -19,15 +19,13 @@ typedef struct quantize_attr {
     int64_t stream, offset;
 } quantize_attr;
 
-static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 /* Checks the numbers of the rows of x, in input i, and the key. */
 static mx_status check_rounding(const mx_call *call, int i, int64_t stochastic)
 {
     if (stochastic < -1 || stochastic > INT32_MAX)
         return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
                             (long long)stochastic);
-    if (!input(call, i))
+    if (!call->in[i])
         return MX_OK;
     MX_TRY(mx_want_dtype(call, i, MX_I32));
     return mx_count(call->in[i]) == mx_row_count(call->in[0])
@@ -72,7 +70,7 @@ static mx_cost cost_quantize(const mx_call *call)
 static mx_status host_quantize(mx_call *call)
 {
     const quantize_attr *attr = mx_call_attr(call);
-    const mx_tensor *x = call->in[0], *rows = input(call, 1);
+    const mx_tensor *x = call->in[0], *rows = call->in[1];
     mx_fp4_quantize_run(&(mx_fp4_quantize){.rows = mx_row_count(x),
                                            .columns = mx_row_width(x),
                                            .x = mx_data(x),
@@ -146,7 +144,7 @@ static mx_status check_lines(const mx_call *call, int i)
 
 static mx_status infer_product(mx_call *call)
 {
-    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = input(call, PRODUCT_BIAS);
+    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = call->in[PRODUCT_BIAS];
     MX_TRY(check_lines(call, A));
     MX_TRY(check_lines(call, B));
     if (b->shape.n_dims != 2 || mx_row_width(a) != mx_row_width(b))
@@ -190,7 +188,7 @@ static mx_status host_product(mx_call *call)
     int64_t k = 2 * mx_row_width(call->in[A]), elements = (mx_row_count(call->in[A]) + call->in[B]->shape.size[0]) * k;
     int64_t bytes = elements * (int64_t)sizeof(mx_bf16);
     mx_tensor *f32 = NULL;
-    if (input(call, PRODUCT_BIAS))
+    if (call->in[PRODUCT_BIAS])
         MX_TRY(mx_apply_cast(call->in[PRODUCT_BIAS], MX_F32, &f32));
     void *wide = NULL;
     mx_status status = mx_pool_alloc(bytes, &wide);
@@ -230,9 +228,8 @@ static mx_status infer_matmul(mx_call *call)
     return check_rounding(call, ROWS, attr->stochastic);
 }
 
-/* The forward product has codes of x and w; the gradient of w codes of x and dy along rows; that of x codes of dy and
- * w.
- */
+/* The forward product has codes of x and w, the gradient of w codes of x and dy along rows, that of x codes of dy and
+ * of w. y is bf16, whatever `dtype` would be better. */
 static mx_status multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *bias, bool trans_a, bool trans_b,
                           mx_dtype dtype, mx_tensor **y)
 {
@@ -248,7 +245,7 @@ static mx_status multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_te
         gradient->offset = attr->offset;
     }
     mx_tensor *codes_a[3] = {NULL, NULL, NULL}, *codes_b[3] = {NULL, NULL, NULL};
-    mx_tensor *rows = (mx_tensor *)input(call, ROWS);
+    mx_tensor *rows = call->in[ROWS];
     mx_tensor *in_a[] = {a, of_x ? rows : NULL}, *in_b[] = {b, of_w ? rows : NULL};
     mx_status status = mx_apply(&mx_op_nvfp4_quantize, in_a, 2, MX_ATTRS(first), codes_a);
     if (status == MX_OK)

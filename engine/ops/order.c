@@ -293,11 +293,17 @@ static mx_status vjp_linear_scan(mx_vjp *v)
     return status;
 }
 
-#define SCAN_ATTRS                                                                                                     \
-    {"dim", MX_ATTR_DIM, offsetof(scan_attr, dim), NAN, NULL, "dimension to go along"},                                \
-    {                                                                                                                  \
-        "reverse", MX_ATTR_BOOL, offsetof(scan_attr, reverse), 0, NULL, "from the end: t + 1 in place of t - 1"        \
-    }
+static const mx_attr scan_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(scan_attr, dim), NAN, NULL, "dimension to go along"},
+    {"reverse", MX_ATTR_BOOL, offsetof(scan_attr, reverse), 0, NULL, "from the end: t + 1 in place of t - 1"},
+    {"lagged", MX_ATTR_BOOL, offsetof(scan_attr, lagged), 0, NULL, "a of the element before in place of a[t]"},
+    {0}};
+
+/* Those of linear_scan_grad. */
+static const mx_attr scan_grad_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(scan_attr, dim), NAN, NULL, "dimension to go along"},
+    {"reverse", MX_ATTR_BOOL, offsetof(scan_attr, reverse), 0, NULL, "x[t + 1] in place of x[t - 1]"},
+    {0}};
 
 const mx_op mx_op_linear_scan = {
     .name = "linear_scan",
@@ -306,10 +312,7 @@ const mx_op mx_op_linear_scan = {
     .inputs = (const char *const[]){"a", "b", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){SCAN_ATTRS,
-                               {"lagged", MX_ATTR_BOOL, offsetof(scan_attr, lagged), 0, NULL,
-                                "a of the element before in place of a[t]"},
-                               {0}},
+    .attrs = scan_attrs,
     .attr_bytes = sizeof(scan_attr),
     .reads_in = 1 << 0,
     .reads_out = 1 << 0,
@@ -372,7 +375,7 @@ const mx_op mx_op_linear_scan_grad = {
     .inputs = (const char *const[]){"x", "y?", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){SCAN_ATTRS, {0}},
+    .attrs = scan_grad_attrs,
     .attr_bytes = sizeof(scan_attr),
     .reads_in = 1 << 0 | 1 << 1,
     .infer = infer_scan_grad,

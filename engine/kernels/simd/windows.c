@@ -7,7 +7,8 @@
 
 enum { UNROLL = 4 };
 
-/* The first vectors of a few rows together, UNROLL at most, so that there is enough to do for each tap. */
+/* Sums over all taps for the first vectors of `rows` rows. Together they are at most UNROLL sums: independent ones, so
+ * that none waits for its own last addition. */
 MX_INLINE void weigh_as(const int rows, const int vectors, int64_t n, const float *x, int64_t x_step, int64_t taps,
                         const int64_t *at, const float *weight, vf start, float *y)
 {

@@ -115,7 +115,7 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
---- What stands here for a key of MaxText, as lines of a table; nil if MaxText has no such key.
+--- The lines of a table that say what to write here in place of a key of MaxText; nil if MaxText has no such key.
 ---@param key string
 ---@return string[]?
 function words.meaning(key)

@@ -33,9 +33,9 @@ quantization.RECIPES = {
 quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling",
     "te_mxfp8", "te_nvfp4", "te_nvfp4_no_rht" }
 
---- A function of the script that gets "input", "weight" or "gradient", the tensor, its codes as numbers and the largest
---- that there is, whenever a model quantizes one. It gets a gradient twice if it has scales by row for one product and
---- by column for the other, and none of recipes with blocks.
+--- A function of the script, called whenever a model quantizes a tensor. It gets "input", "weight" or "gradient", the
+--- tensor, its codes as numbers, and the largest number that a code can be. A gradient comes twice if one product needs
+--- scales by row and the other by column. Recipes with blocks do not call it.
 quantization.watch = nil
 
 local HISTORY = 1024 -- steps, as in Flax

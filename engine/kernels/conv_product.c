@@ -16,8 +16,8 @@
 #include "core/pool.h"
 #include "kernels/context.h"
 
+#include <immintrin.h>
 #include <omp.h>
-#include <stdatomic.h>
 #include <string.h>
 
 /* Rows of a chunk; panels of a block; floats of the sums and of the copies of a block, which both stay in the
@@ -330,7 +330,7 @@ static void run_all(const job *j, int64_t threads)
         }
         if (j->u->end)
             j->u->end();
-        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
+        _mm_sfence(); /* of what was streamed */
     }
 }
 

@@ -6,8 +6,8 @@
 #include "kernels/context.h"
 #include "kernels/windows.h"
 
+#include <immintrin.h>
 #include <omp.h>
-#include <stdatomic.h>
 #include <string.h>
 
 /* A pass, with the weights of its results. */
@@ -85,7 +85,7 @@ static mx_status run_tiles(const thin *k, mx_array from, mx_array to)
 #pragma omp for schedule(static)
         for (int64_t item = 0; item < items; item++)
             run_tile(k, item, from, to, stream, scratch + omp_get_thread_num() * each);
-        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed: once, as each fence waits for memory */
+        _mm_sfence(); /* of what was streamed: once, as each fence waits for memory */
     }
     mx_pool_free(scratch, bytes);
     return MX_OK;

@@ -5,9 +5,9 @@
 #include "kernels/context.h"
 #include "kernels/conv_internal.h"
 
+#include <immintrin.h>
 #include <math.h>
 #include <omp.h>
-#include <stdatomic.h>
 
 /* ---- maxima ---- */
 
@@ -108,7 +108,7 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
 #pragma omp for schedule(static)
         for (int64_t item = 0; item < planes * m.t.tiles; item++)
             max_tile(&m, item, (float *)(memory + taps_bytes) + omp_get_thread_num() * each);
-        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
+        _mm_sfence(); /* of what was streamed */
     }
     mx_pool_free(memory, bytes);
     return MX_OK;
@@ -205,7 +205,7 @@ static bool spread_all(const gradient *g, int64_t items, int64_t each, float *sc
 #pragma omp for schedule(static)
         for (int64_t item = 0; item < items; item++)
             outside += !spread_part(g, item, scratch + omp_get_thread_num() * each);
-        atomic_thread_fence(memory_order_seq_cst); /* of what was streamed */
+        _mm_sfence(); /* of what was streamed */
     }
     return outside == 0;
 }

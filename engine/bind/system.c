@@ -5,6 +5,7 @@
 #include "bind/program.h"
 #include "core/clock.h"
 #include "core/cpu.h"
+#include "core/memory.h"
 #include "core/stop.h"
 #include "core/wrap.h"
 #include "io/file.h"
@@ -395,7 +396,7 @@ void mxl_print_versions(FILE *file)
     fprintf(file, "cores      %d; threads of each rank: %d\n", mx_node_cores(), mx_threads());
     fprintf(file, "caches     L2 %.0f KiB a core, L3 %.0f MiB\n", (double)mx_cpu_l2_bytes() / 1024,
             (double)mx_cpu_l3_bytes() / (1 << 20));
-    fprintf(file, "memory     %.1f GiB\n", (double)mx_cpu_memory_bytes() / (1 << 30));
+    fprintf(file, "memory     %.1f GiB\n", (double)mx_memory_bytes() / (1 << 30));
 }
 
 static void set_text(lua_State *L, const char *key, const char *text)
@@ -445,7 +446,7 @@ static int info(lua_State *L)
     set_integer(L, "threads", mx_threads());
     set_integer(L, "l2_bytes", mx_cpu_l2_bytes());
     set_integer(L, "l3_bytes", mx_cpu_l3_bytes());
-    set_integer(L, "memory_bytes", mx_cpu_memory_bytes());
+    set_integer(L, "memory_bytes", mx_memory_bytes());
     return 1;
 }
 

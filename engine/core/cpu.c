@@ -148,8 +148,6 @@ int64_t mx_cpu_l3_share_bytes(void)
     return bytes;
 }
 
-int64_t mx_cpu_memory_bytes(void) { return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE); }
-
 void mx_cpu_flush_denormals(void)
 {
 #pragma omp parallel

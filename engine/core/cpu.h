@@ -49,7 +49,6 @@ int64_t mx_cpu_l3_bytes(void);  /* shared; 16 MiB if unknown */
 /* The share of one core: mx_cpu_l3_bytes divided by the machine's cores. Too large on a virtual machine, which sees the
  * whole cache and few of the cores that share it. */
 int64_t mx_cpu_l3_share_bytes(void);
-int64_t mx_cpu_memory_bytes(void); /* physical memory of the machine */
 
 /* Lets the calling thread and the OpenMP pool flush denormals to zero: they slow arithmetic down by a factor of up to
  * 100. */

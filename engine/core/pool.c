@@ -2,6 +2,7 @@
 #include "core/pool.h"
 
 #include "core/arena.h"
+#include "core/memory.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -41,8 +42,12 @@ static int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / t
 
 static bool is_mapped(int64_t block_bytes) { return block_bytes >= MAPPED_FROM; }
 
+/* NULL if there is no more. The system itself would promise any number of bytes, and kill the process that uses them.
+ */
 static mx_block *system_alloc(int64_t bytes)
 {
+    if (bytes > mx_memory_and_swap_bytes() - stats.reserved_bytes)
+        return NULL;
     size_t total = (size_t)bytes + HEADER_BYTES;
     mx_block *block = bytes >= MX_ARENA_FROM ? mx_arena_take((int64_t)total) : NULL;
     if (block) {
@@ -102,9 +107,12 @@ static void trim(void)
 
 static mx_status out_of_memory(const mx_pool_stats *s, int64_t bytes)
 {
-    char limit[64] = ", and the system has no more";
+    char limit[80] = ", and the system has no more";
     if (s->limit_bytes > 0)
         snprintf(limit, sizeof limit, " of a limit of %.1f MiB", (double)s->limit_bytes / 1048576.0);
+    else if (bytes > mx_memory_and_swap_bytes() - s->in_use_bytes)
+        snprintf(limit, sizeof limit, ", and this process may use %.1f MiB",
+                 (double)mx_memory_and_swap_bytes() / 1048576.0);
     return mx_fail(MX_ERR_MEMORY,
                    "out of memory: %.1f MiB asked for, %.1f MiB in use%s; use a smaller batch, a shorter sequence or a "
                    "remat_policy that keeps less",

@@ -15,7 +15,7 @@ typedef struct mx_pool_stats {
     int64_t in_use_bytes;   /* held by storages now */
     int64_t peak_bytes;     /* maximum of in_use_bytes since the last reset */
     int64_t reserved_bytes; /* in_use_bytes and the blocks kept for reuse */
-    int64_t limit_bytes;    /* a request beyond it fails; 0: only the machine's limit */
+    int64_t limit_bytes;    /* a request beyond it fails; 0: only what the process may use (memory.h) */
 } mx_pool_stats;
 
 /* `bytes` of memory, not cleared; a block of 0 bytes is valid. Fails with MX_ERR_MEMORY, naming the sizes. */

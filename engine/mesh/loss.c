@@ -67,7 +67,7 @@ static mx_tensor *gradient(const mx_call *call, int i)
 static mx_status run_chunk(const mx_call *call, const mx_loss_step_attr *step, mx_tensor *losses)
 {
     enum { LOGITS, SUMS, MADE };
-    mx_tensor *mask = call->n_in > MX_LOSS_MASK ? call->in[MX_LOSS_MASK] : NULL, *made[MADE] = {NULL}, *all = NULL;
+    mx_tensor *mask = call->in[MX_LOSS_MASK], *made[MADE] = {NULL}, *all = NULL;
     mx_tensor *in[] = {call->in[MX_LOSS_H], call->in[MX_LOSS_WEIGHT], call->in[MX_LOSS_TARGETS], mask};
     MX_TRY(mx_apply(&mx_op_cross_entropy_logits, in, 4, MX_ATTRS(*step), made));
     mx_status status = gather_sums(call, made[SUMS], &all);

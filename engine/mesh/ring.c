@@ -171,7 +171,7 @@ static mx_tensor *inside_window(const ring *r, mx_terms *s, mx_tensor *intervals
 static mx_status find_intervals(ring *r)
 {
     mx_terms s = {0};
-    mx_tensor *intervals = r->call->n_in > INTERVALS ? r->call->in[INTERVALS] : NULL;
+    mx_tensor *intervals = r->call->in[INTERVALS];
     if ((r->attr->balanced && r->attr->window > 0) || (r->attr->chunk > 0 && !has_whole_chunks(r)))
         intervals = inside_window(r, &s, intervals ? intervals : whole_sequence(r, &s));
     r->intervals = intervals ? mx_retain(intervals) : NULL;
@@ -253,7 +253,7 @@ static mx_status check_options(const mx_call *call)
     if (attr->chunk < 0 || (attr->chunk > 0 && !attr->causal))
         return mx_bad_value(call, "chunk = %lld must not be negative, and the ring needs causal = true with it",
                             (long long)attr->chunk);
-    bool has_intervals = call->n_in > INTERVALS && call->in[INTERVALS];
+    bool has_intervals = call->in[INTERVALS] != NULL;
     if (attr->balanced && (attr->causal || has_intervals) && keys % 2 != 0)
         return mx_bad_shape(call, "balanced = true: the %lld tokens of a rank are not two pieces", (long long)keys);
     if (has_intervals) {

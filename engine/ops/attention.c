@@ -11,8 +11,6 @@ enum { Q, K, V, INTERVALS, BIAS, SLOPES, SINKS }; /* inputs of attention */
 /* Inputs of its gradient after q, k and v. */
 enum { OUT = 3, LSE, DOUT, GRAD_INTERVALS, GRAD_BIAS };
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 /* Sizes and options for the kernel. */
 static mx_attention sizes_of(const mx_call *call)
 {
@@ -48,7 +46,7 @@ static int64_t bias_step(const mx_tensor *bias, int d)
 
 static void set_bias(const mx_call *call, int at, mx_attention *a)
 {
-    const mx_tensor *bias = input(call, at), *slopes = input(call, at + 1);
+    const mx_tensor *bias = call->in[at], *slopes = call->in[at + 1];
     if (bias) {
         a->bias = mx_data(bias);
         a->bias_dtype = bias->dtype;
@@ -68,7 +66,7 @@ static mx_attention attention_of(const mx_call *call, int intervals)
     a.q = mx_data(call->in[Q]);
     a.k = mx_data(call->in[K]);
     a.v = mx_data(call->in[V]);
-    a.intervals = input(call, intervals) ? mx_data(input(call, intervals)) : NULL;
+    a.intervals = call->in[intervals] ? mx_data(call->in[intervals]) : NULL;
     return a;
 }
 
@@ -112,7 +110,7 @@ static mx_status check_options(const mx_call *call)
 
 static mx_status check_intervals(const mx_call *call, int at)
 {
-    if (!input(call, at))
+    if (!call->in[at])
         return MX_OK;
     MX_TRY(mx_want_dtype(call, at, MX_I32));
     mx_shape shape = {3, {call->in[Q]->shape.size[0], call->in[Q]->shape.size[1], 2}};
@@ -150,7 +148,7 @@ mx_status mx_attention_check_tensors(const mx_call *call)
 /* The bias has the shape (batch, heads, queries, keys), or one that broadcasts to it in all but keys. */
 static mx_status check_bias(const mx_call *call, int at)
 {
-    const mx_tensor *bias = input(call, at), *slopes = input(call, at + 1), *q = call->in[Q];
+    const mx_tensor *bias = call->in[at], *slopes = call->in[at + 1], *q = call->in[Q];
     const mx_attention_attr *attr = mx_call_attr(call);
     const int64_t full[] = {call->in[K]->shape.size[1], q->shape.size[1], q->shape.size[2], q->shape.size[0]};
     bool is_wide = bias && bias->dtype == MX_F64 && q->dtype == MX_F64;
@@ -182,7 +180,7 @@ static mx_status check_bias(const mx_call *call, int at)
 mx_status mx_attention_check_sinks(const mx_call *call, int i)
 {
     mx_shape heads = mx_vector(call->in[Q]->shape.size[2]);
-    if (!input(call, i))
+    if (!call->in[i])
         return MX_OK;
     if (call->in[Q]->dtype != MX_F64 || call->in[i]->dtype != MX_F64)
         MX_TRY(mx_want_dtype(call, i, MX_F32));
@@ -244,7 +242,7 @@ static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 1, 1);
 static mx_status attention_host(mx_call *call)
 {
     mx_attention a = attention_of(call, INTERVALS);
-    a.sinks = input(call, SINKS) ? mx_f32(call->in[SINKS]) : NULL;
+    a.sinks = call->in[SINKS] ? mx_f32(call->in[SINKS]) : NULL;
     a.out = mx_data(call->out[0]);
     a.lse = mx_f32(call->out[1]);
     return mx_attention_forward(&a);
@@ -268,9 +266,8 @@ static mx_status attention_vjp(mx_vjp *v)
                                    (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V), v->want[BIAS]};
     mx_tensor *grads[4], *dout;
     MX_TRY(mx_out_grad(v, 0, &dout));
-    mx_tensor *in[] = {
-        call->in[Q],       call->in[K],        call->in[V], call->out[0], call->out[1], dout, input(call, INTERVALS),
-        input(call, BIAS), input(call, SLOPES)};
+    mx_tensor *in[] = {call->in[Q], call->in[K],         call->in[V],    call->out[0],    call->out[1],
+                       dout,        call->in[INTERVALS], call->in[BIAS], call->in[SLOPES]};
     mx_status status = mx_attention_give_sinks(v, SINKS, dout);
     if (status == MX_OK)
         status = mx_apply(&mx_op_attention_grad, in, 9, MX_ATTRS(attr), grads);
@@ -340,7 +337,7 @@ static mx_status attention_grad_infer(mx_call *call)
     int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
     for (int i = 0; i < 3; i++)
         MX_TRY(mx_out_float(call, i, dtypes[i], q->dtype, &call->in[i]->shape));
-    const mx_tensor *bias = input(call, GRAD_BIAS);
+    const mx_tensor *bias = call->in[GRAD_BIAS];
     if (attr->want_bias && (!bias || bias->dtype == MX_U8))
         return mx_bad_value(call, "want_bias without a bias of floats");
     mx_shape none = mx_vector(0);

@@ -6,7 +6,7 @@ enum { Q_SEGMENTS, K_SEGMENTS };
 
 static mx_tensor *keys_of(const mx_call *call)
 {
-    return call->n_in > K_SEGMENTS && call->in[K_SEGMENTS] ? call->in[K_SEGMENTS] : call->in[Q_SEGMENTS];
+    return call->in[K_SEGMENTS] ? call->in[K_SEGMENTS] : call->in[Q_SEGMENTS];
 }
 
 static mx_status intervals_infer(mx_call *call)

@@ -7,8 +7,6 @@
 
 enum { Q, K, V, INTERVALS, BIAS, SLOPES, SINKS };
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_tensor *both(mx_terms *s, mx_tensor *a, mx_tensor *b)
 {
     return a && b ? mx_term_two(s, &mx_op_bitwise_and, a, b) : a ? a : b;
@@ -67,11 +65,11 @@ static mx_tensor *bound_of(mx_terms *s, mx_tensor *intervals, int64_t which)
 /* The same for all of the masks, broadcast to (batch, heads, queries, keys); NULL: none. */
 static mx_tensor *mask_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
 {
-    mx_tensor *mask = mask_by_position(s, call, x, y), *bias = input(call, BIAS);
+    mx_tensor *mask = mask_by_position(s, call, x, y), *bias = call->in[BIAS];
     if (bias && bias->dtype == MX_U8)
         mask = both(s, mask, mx_term_compare(s, &mx_op_ne, bias, 0));
-    for (int64_t end = 0; end < 2 && input(call, INTERVALS); end++) {
-        mx_tensor *limit = bound_of(s, input(call, INTERVALS), end);
+    for (int64_t end = 0; end < 2 && call->in[INTERVALS]; end++) {
+        mx_tensor *limit = bound_of(s, call->in[INTERVALS], end);
         mask = both(s, mask, mx_term_two(s, end ? &mx_op_lt : &mx_op_ge, y, limit));
     }
     return mask;
@@ -81,7 +79,7 @@ static mx_tensor *mask_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_ten
 static mx_tensor *slopes_of(mx_terms *s, const mx_call *call, mx_dtype dtype, mx_tensor *x, mx_tensor *y)
 {
     mx_tensor *distance = mx_term_cast(s, mx_term_one(s, &mx_op_abs, mx_term_sub(s, x, y)), dtype);
-    mx_tensor *slopes = mx_term_cast(s, input(call, SLOPES), dtype);
+    mx_tensor *slopes = mx_term_cast(s, call->in[SLOPES], dtype);
     mx_shape column = {3, {call->in[Q]->shape.size[2], 1, 1}};
     return mx_term_affine(s, mx_term_mul(s, mx_term_reshape(s, slopes, &column), distance), -1, 0);
 }
@@ -110,7 +108,7 @@ static mx_tensor *scores_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_t
     const mx_shape *q = &call->in[Q]->shape, *k = &call->in[K]->shape;
     double scale = attr->scale > 0 ? attr->scale : 1 / sqrt((double)q->size[3]);
     mx_shape shape = {4, {q->size[0], q->size[2], q->size[1], k->size[1]}};
-    mx_tensor *bias = input(call, BIAS);
+    mx_tensor *bias = call->in[BIAS];
     mx_tensor *scores = matmul(s, by_kv_head(s, call->in[Q], k->size[2]), by_kv_head(s, call->in[K], k->size[2]), true);
     scores =
         mx_term_affine(s, mx_term_reshape(s, scores, &shape), attr->softcap > 0 ? scale / attr->softcap : scale, 0);
@@ -118,7 +116,7 @@ static mx_tensor *scores_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_t
         scores = mx_term_affine(s, mx_term_one(s, &mx_op_tanh, scores), attr->softcap, 0);
     if (scores && bias && bias->dtype != MX_U8)
         scores = mx_term_add(s, scores, mx_term_cast(s, bias, scores->dtype));
-    if (scores && input(call, SLOPES))
+    if (scores && call->in[SLOPES])
         scores = mx_term_add(s, scores, slopes_of(s, call, scores->dtype, x, y));
     return scores;
 }
@@ -127,7 +125,7 @@ static mx_tensor *scores_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_t
 static mx_tensor *share_of_keys(mx_terms *s, const mx_call *call, mx_tensor *scores)
 {
     mx_shape column = {3, {call->in[Q]->shape.size[2], 1, 1}};
-    mx_tensor *sinks = mx_term_reshape(s, mx_term_cast(s, input(call, SINKS), scores->dtype), &column);
+    mx_tensor *sinks = mx_term_reshape(s, mx_term_cast(s, call->in[SINKS], scores->dtype), &column);
     mx_tensor *lse = mx_term_reduce(s, &mx_op_logsumexp, scores, 1u << 3);
     return mx_term_one(s, &mx_op_sigmoid, mx_term_sub(s, lse, sinks));
 }
@@ -147,7 +145,7 @@ mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
     mx_tensor *p = mx_term(s, &mx_op_softmax, MX_ATTRS(last), scores, NULL, NULL);
     if (p && mask)
         p = mx_term_where(s, mask, p, mx_term_number(s, p->dtype, 0));
-    if (p && input(call, SINKS))
+    if (p && call->in[SINKS])
         p = mx_term_mul(s, p, share_of_keys(s, call, scores));
     int64_t group = k->size[2] > 0 ? q->size[2] / k->size[2] : 0;
     p = mx_term_reshape(s, p, &(mx_shape){4, {q->size[0], k->size[2], group * q->size[1], k->size[1]}});

@@ -19,13 +19,11 @@ typedef struct batch_grad_attr {
     bool fixed;
 } batch_grad_attr;
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_array array_of(const mx_tensor *t) { return t ? mx_array_of(t) : (mx_array){NULL, MX_F32}; }
 
 static mx_status want_channels(const mx_call *call, int i)
 {
-    const mx_tensor *t = input(call, i);
+    const mx_tensor *t = call->in[i];
     int64_t channels = call->in[0]->shape.size[1];
     if (!t || (t->shape.n_dims == 1 && t->shape.size[0] == channels))
         return MX_OK;
@@ -57,7 +55,7 @@ static mx_channel_norm norm_of(const mx_call *call, int64_t groups, double eps, 
                              .inner = mx_inner_size(x, 1),
                              .groups = groups,
                              .eps = eps,
-                             .weight = array_of(input(call, weight)),
+                             .weight = array_of(call->in[weight]),
                              .x = mx_array_of(call->in[0])};
 }
 
@@ -76,7 +74,7 @@ static mx_status infer_grad(mx_call *call, int64_t sets, int n_statistics)
     MX_TRY(mx_want_dtype(call, 1, x->dtype));
     MX_TRY(want_channels(call, 4));
     for (int i = 2; i < 2 + n_statistics; i++) {
-        if (i == 4 || !input(call, i))
+        if (i == 4 || !call->in[i])
             continue;
         if (mx_count(call->in[i]) != sets)
             return mx_bad_shape(call, "'%s' must have %lld elements", mx_input_name(call, i, (char[32]){0}),
@@ -105,7 +103,7 @@ static mx_status give_grads(mx_vjp *v, mx_tensor *out[3])
 {
     mx_status status = MX_OK;
     for (int i = 0; i < 3; i++) {
-        if (status == MX_OK && input(v->call, i))
+        if (status == MX_OK && v->call->in[i])
             status = mx_give_grad(v, i, out[i]);
         else
             mx_release(out[i]);
@@ -126,7 +124,7 @@ static uint32_t but_channels(const mx_tensor *x) { return ((1u << x->shape.n_dim
 
 /* ---- batch_norm ---- */
 
-static bool is_fixed(const mx_call *call) { return input(call, 3) != NULL; }
+static bool is_fixed(const mx_call *call) { return call->in[3] != NULL; }
 
 static mx_status infer_batch(mx_call *call)
 {
@@ -134,7 +132,7 @@ static mx_status infer_batch(mx_call *call)
     MX_TRY(want_x(call));
     for (int i = 1; i < 5; i++)
         MX_TRY(want_channels(call, i));
-    if ((input(call, 3) != NULL) != (input(call, 4) != NULL))
+    if ((call->in[3] != NULL) != (call->in[4] != NULL))
         return mx_bad_value(call, "mean and var are given together, or neither");
     MX_TRY(want_eps(call, ((const batch_attr *)mx_call_attr(call))->eps));
     mx_shape channels = mx_vector(x->shape.size[1]);
@@ -148,7 +146,7 @@ static mx_status host_batch(mx_call *call)
 {
     mx_channel_norm n = norm_of(call, 0, ((const batch_attr *)mx_call_attr(call))->eps, 1);
     n.fixed = is_fixed(call);
-    n.bias = array_of(input(call, 2));
+    n.bias = array_of(call->in[2]);
     n.mean = mx_array_of(call->out[1]);
     n.var = mx_array_of(call->out[2]);
     n.y = mx_array_of(call->out[0]);
@@ -248,7 +246,7 @@ static mx_status vjp_batch_recorded(mx_vjp *v)
     }
     grad[0] = dx;
     for (int i = 0; i < 5 && s.status == MX_OK; i++) {
-        mx_tensor *in = input(call, i);
+        mx_tensor *in = call->in[i];
         if (in && grad[i] && v->want[i]) {
             mx_tensor *t = i == 0 ? grad[0] : mx_term_reshape(&s, grad[i], &in->shape);
             s.status = mx_give_grad(v, i, mx_retain(t));
@@ -289,8 +287,8 @@ static mx_status host_batch_grad(mx_call *call)
     const batch_grad_attr *attr = mx_call_attr(call);
     mx_channel_norm n = norm_of(call, 0, attr->eps, 4);
     n.fixed = attr->fixed;
-    n.dmean = array_of(input(call, 5));
-    n.dvar = array_of(input(call, 6));
+    n.dmean = array_of(call->in[5]);
+    n.dvar = array_of(call->in[6]);
     return host_grad(call, n);
 }
 
@@ -350,7 +348,7 @@ static mx_channel_norm group_norm_of(const mx_call *call, int weight)
 static mx_status host_group(mx_call *call)
 {
     mx_channel_norm n = group_norm_of(call, 1);
-    n.bias = array_of(input(call, 2));
+    n.bias = array_of(call->in[2]);
     n.mean = mx_array_of(call->out[1]);
     n.var = mx_array_of(call->out[2]);
     n.y = mx_array_of(call->out[0]);
@@ -372,7 +370,7 @@ static mx_status vjp_group(mx_vjp *v)
 static mx_tensor *plain_group(mx_terms *s, const mx_call *call)
 {
     const group_attr *attr = mx_call_attr(call);
-    mx_tensor *x = call->in[0], *weight = input(call, 1), *bias = input(call, 2);
+    mx_tensor *x = call->in[0], *weight = call->in[1], *bias = call->in[2];
     int64_t rows = x->shape.size[0] * attr->groups;
     mx_shape sets = {2, {rows, rows > 0 ? mx_count(x) / rows : 0}};
     mx_tensor *t = mx_term_reshape(s, mx_term_wide(s, x), &sets);

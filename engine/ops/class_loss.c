@@ -17,12 +17,10 @@ typedef struct class_loss_attr {
     int reduction; /* an mx_loss_reduction */
 } class_loss_attr;
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_status check_inputs(const mx_call *call, int weight_at)
 {
     const class_loss_attr *attr = mx_call_attr(call);
-    const mx_tensor *x = call->in[LOGITS], *weight = input(call, weight_at);
+    const mx_tensor *x = call->in[LOGITS], *weight = call->in[weight_at];
     if (!mx_dtype_is_real(x->dtype) || x->shape.n_dims < 1)
         return mx_bad_shape(call, "logits must be floats (..., classes)");
     mx_shape rows = mx_shape_of_rows(x);
@@ -45,7 +43,7 @@ static mx_status check_inputs(const mx_call *call, int weight_at)
 static mx_class_loss loss_of(const mx_call *call, int weight_at)
 {
     const class_loss_attr *attr = mx_call_attr(call);
-    const mx_tensor *x = call->in[LOGITS], *weight = input(call, weight_at);
+    const mx_tensor *x = call->in[LOGITS], *weight = call->in[weight_at];
     return (mx_class_loss){.rows = mx_row_count(x),
                            .classes = mx_row_width(x),
                            .dtype = x->dtype,
@@ -117,7 +115,7 @@ static mx_status host_class_loss(mx_call *call)
 /* The weights of the classes as a row of x's dtype; ones if there are none. */
 static mx_tensor *weights_of(mx_terms *s, const mx_call *call, const mx_tensor *x)
 {
-    mx_tensor *weight = input(call, WEIGHT), *ones = NULL;
+    mx_tensor *weight = call->in[WEIGHT], *ones = NULL;
     mx_shape classes = mx_vector(mx_row_width(call->in[LOGITS]));
     if (s->status != MX_OK)
         return NULL;
@@ -171,7 +169,7 @@ static mx_status vjp_class_loss(mx_vjp *v)
 {
     const mx_call *call = v->call;
     mx_tensor *dx = NULL, *in[] = {call->in[LOGITS], call->in[TARGETS], call->out[1],
-                                   call->out[2],     v->out_grad[0],    input(call, WEIGHT)};
+                                   call->out[2],     v->out_grad[0],    call->in[WEIGHT]};
     MX_TRY(mx_apply(&mx_op_softmax_cross_entropy_grad, in, 6, mx_call_attrs(call), &dx));
     return mx_give_grad(v, LOGITS, dx);
 }

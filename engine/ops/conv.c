@@ -130,7 +130,7 @@ static mx_status conv_infer(mx_call *call)
     MX_TRY(want_dims(call, 0));
     MX_TRY(want_dims(call, 1));
     MX_TRY(conv_of(call, attr, &call->in[0]->shape, &call->in[1]->shape, &c));
-    if (call->n_in > 2) {
+    if (call->in[2]) {
         MX_TRY(want_values(call, 2));
         mx_shape vector = mx_vector(c.channels_out);
         MX_TRY(mx_want_shape(call, 2, &vector));
@@ -167,7 +167,7 @@ static bool is_f64(const mx_call *call) { return call->in[0]->dtype == MX_F64; }
 
 static mx_status conv_host(mx_call *call)
 {
-    const mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+    const mx_tensor *bias = call->in[2];
     mx_conv c = {.groups = 1};
     float *copy = NULL;
     MX_TRY(conv_of(call, mx_call_attr(call), &call->in[0]->shape, &call->in[1]->shape, &c));

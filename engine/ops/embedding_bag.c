@@ -17,16 +17,14 @@ typedef struct bag_attr {
 
 static int mode_of(const mx_call *call) { return ((const bag_attr *)mx_call_attr(call))->mode; }
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static int64_t bags_of(const mx_call *call)
 {
-    return input(call, OFFSETS) ? call->in[OFFSETS]->shape.size[0] : call->in[IDS]->shape.size[0];
+    return call->in[OFFSETS] ? call->in[OFFSETS]->shape.size[0] : call->in[IDS]->shape.size[0];
 }
 
 static mx_status want_ids(const mx_call *call)
 {
-    const mx_tensor *ids = call->in[IDS], *offsets = input(call, OFFSETS);
+    const mx_tensor *ids = call->in[IDS], *offsets = call->in[OFFSETS];
     MX_TRY(mx_want_dtype(call, IDS, MX_I32));
     if (!offsets && ids->shape.n_dims != 2)
         return mx_bad_shape(call, "ids must be (bags, length), or (ids) with offsets, which say where each bag begins");
@@ -42,7 +40,7 @@ static mx_status want_ids(const mx_call *call)
  * for each bag with ids and 0 for the others; the row of each maximum. */
 static mx_status infer(mx_call *call)
 {
-    const mx_tensor *table = call->in[TABLE], *weights = input(call, WEIGHTS);
+    const mx_tensor *table = call->in[TABLE], *weights = call->in[WEIGHTS];
     int mode = mode_of(call);
     MX_TRY(mx_want_real(call, TABLE));
     if (table->shape.n_dims != 2)
@@ -84,7 +82,7 @@ static mx_cost cost(const mx_call *call)
 static mx_status check_values(const mx_call *call)
 {
     char place[128];
-    const mx_tensor *ids = call->in[IDS], *offsets = input(call, OFFSETS);
+    const mx_tensor *ids = call->in[IDS], *offsets = call->in[OFFSETS];
     const int32_t *id = mx_data(ids), *start = offsets ? mx_data(offsets) : NULL;
     int64_t vocab = call->in[TABLE]->shape.size[0], bad = mx_embedding_find_bad(id, mx_count(ids), vocab);
     if (bad >= 0)
@@ -126,8 +124,8 @@ static void write_residuals(const mx_call *call, const mx_bag *b)
 
 static mx_status host(mx_call *call)
 {
-    const mx_tensor *table = call->in[TABLE], *ids = call->in[IDS], *offsets = input(call, OFFSETS);
-    const mx_tensor *weights = input(call, WEIGHTS);
+    const mx_tensor *table = call->in[TABLE], *ids = call->in[IDS], *offsets = call->in[OFFSETS];
+    const mx_tensor *weights = call->in[WEIGHTS];
     int mode = mode_of(call);
     MX_TRY(check_values(call));
     mx_bag b = {.bags = bags_of(call),
@@ -183,7 +181,7 @@ static mx_status give_weights(mx_vjp *v, mx_terms *s, mx_tensor *dy)
 static mx_status vjp_of_sum(mx_vjp *v, mx_terms *s, mx_tensor *g, bool recorded)
 {
     const mx_call *call = v->call;
-    mx_tensor *weights = input(call, WEIGHTS), *dy = NULL;
+    mx_tensor *weights = call->in[WEIGHTS], *dy = NULL;
     mx_shape column = {2, {mx_count(call->in[IDS]), 1}};
     if (!mx_term_keep(s, mx_apply_index_select(g, call->out[BAG_OF], 0, &dy), &dy))
         return s->status;

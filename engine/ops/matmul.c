@@ -126,7 +126,7 @@ static mx_shape result_shape(const mx_call *call, const product *p)
 static mx_status matmul_infer(mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
-    const mx_tensor *a = call->in[0], *b = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
+    const mx_tensor *a = call->in[0], *b = call->in[1], *bias = call->in[2];
     MX_TRY(mx_want_reals(call));
     MX_TRY(check_dims(call, attr->trans_a, attr->trans_b));
     MX_TRY(check_operands(call, attr->trans_a, attr->trans_b));
@@ -235,7 +235,7 @@ static mx_status matmul_host(mx_call *call)
     g.b = matrix_of(b, false, attr->trans_b);
     g.c = (mx_matrix){mx_data(call->out[0]), call->out[0]->dtype, p.n, false};
     float *copy = NULL;
-    const mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+    const mx_tensor *bias = call->in[2];
     g.accumulate = bias && bias->dtype == MX_F64;
     if (g.accumulate)
         start_with_bias(bias, call->out[0]);

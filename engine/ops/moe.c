@@ -68,7 +68,7 @@ static mx_status infer_route(mx_call *call)
     mx_shape bias = mx_vector(0), shape = logits->shape;
     MX_TRY(mx_want_rows(call, 0));
     bias.size[0] = mx_row_width(logits);
-    if (call->n_in > 1 && call->in[1]) {
+    if (call->in[1]) {
         MX_TRY(mx_want_dtype(call, 1, MX_F32));
         MX_TRY(mx_want_shape(call, 1, &bias));
     }
@@ -87,7 +87,7 @@ static mx_cost cost_route(const mx_call *call)
 
 static mx_status host_route(mx_call *call)
 {
-    mx_route r = route_of(call, call->in[0], call->n_in > 1 ? call->in[1] : NULL);
+    mx_route r = route_of(call, call->in[0], call->in[1]);
     mx_route_run(&r, mx_f32(call->out[0]), mx_data(call->out[1]));
     return MX_OK;
 }
@@ -448,10 +448,7 @@ static mx_status infer_combine(mx_call *call)
 
 static mx_cost cost_combine(const mx_call *call) { return mx_cost_of(call, 2.0 * (double)mx_count(call->in[0])); }
 
-static const float *weights_of(const mx_call *call)
-{
-    return call->n_in > 3 && call->in[3] ? mx_f32(call->in[3]) : NULL;
-}
+static const float *weights_of(const mx_call *call) { return call->in[3] ? mx_f32(call->in[3]) : NULL; }
 
 static mx_status host_combine(mx_call *call)
 {
@@ -469,7 +466,7 @@ static mx_status vjp_combine(mx_vjp *v)
     mx_tensor *dout = NULL, *out[2] = {NULL, NULL};
     MX_TRY(mx_out_grad(v, 0, &dout));
     mx_status status;
-    bool weighted = call->n_in > 3 && call->in[3];
+    bool weighted = call->in[3];
     if (weighted) {
         mx_tensor *in[5] = {call->in[0], call->in[1], call->in[2], call->in[3], dout};
         status = mx_apply(&mx_op_moe_combine_grad, in, 5, MX_NO_ATTRS, out);
@@ -486,7 +483,7 @@ static mx_status vjp_combine(mx_vjp *v)
 
 static mx_status vjp_combine_recorded(mx_vjp *v)
 {
-    return v->call->n_in > 3 && v->call->in[3] ? mx_moe_combine_recorded(v) : vjp_combine(v);
+    return v->call->in[3] ? mx_moe_combine_recorded(v) : vjp_combine(v);
 }
 
 const mx_op mx_op_moe_combine = {

@@ -33,8 +33,8 @@ static mx_status want_norm_inputs(const mx_call *call, int weight)
 /* The composition, in f32 or f64: (x - mean) rsqrt(mean of squares + eps) weight + bias; rmsnorm has no mean. */
 static mx_tensor *plain_norm(mx_terms *s, const mx_call *call)
 {
-    mx_tensor *x = mx_term_wide(s, call->in[0]), *weight = call->n_in > 1 ? call->in[1] : NULL;
-    mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+    mx_tensor *x = mx_term_wide(s, call->in[0]), *weight = call->in[1];
+    mx_tensor *bias = call->in[2];
     uint32_t last = 1u << (call->in[0]->shape.n_dims - 1);
     if (call->op == &mx_op_layernorm)
         x = mx_term_sub(s, x, mx_term_reduce(s, &mx_op_mean, x, last));
@@ -62,11 +62,9 @@ static mx_status infer_norm(mx_call *call)
     return MX_OK;
 }
 
-static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_norm norm_of(const mx_call *call, int weight)
 {
-    const mx_tensor *x = call->in[0], *w = input(call, weight);
+    const mx_tensor *x = call->in[0], *w = call->in[weight];
     return (mx_norm){.rows = mx_row_count(x),
                      .width = mx_row_width(x),
                      .dtype = x->dtype,
@@ -105,7 +103,7 @@ static mx_status vjp_rmsnorm(mx_vjp *v)
     const mx_call *call = v->call;
     mx_tensor *dy = NULL, *out[2] = {NULL, NULL};
     MX_TRY(mx_out_grad(v, 0, &dy));
-    mx_tensor *weight = call->n_in > 1 ? call->in[1] : NULL;
+    mx_tensor *weight = call->in[1];
     mx_tensor *in[] = {call->in[0], dy, call->out[1], weight};
     mx_status status = mx_apply(&mx_op_rmsnorm_grad, in, weight ? 4 : 3, MX_NO_ATTRS, out);
     mx_release(dy);
@@ -148,7 +146,7 @@ static mx_status infer_norm_grad(mx_call *call, int n_statistics)
         MX_TRY(mx_want_dtype(call, i, MX_F32));
         MX_TRY(mx_want_shape(call, i, &per_row));
     }
-    mx_shape vector = mx_vector(input(call, weight) ? mx_row_width(x) : 0);
+    mx_shape vector = mx_vector(call->in[weight] ? mx_row_width(x) : 0);
     MX_TRY(mx_out(call, 0, x->dtype, &x->shape));
     for (int i = 1; i < call->n_out; i++)
         MX_TRY(mx_out(call, i, MX_F32, &vector));
@@ -183,7 +181,7 @@ const mx_op mx_op_rmsnorm_grad = {
 static mx_status host_layernorm(mx_call *call)
 {
     mx_norm n = norm_of(call, 1);
-    const mx_tensor *bias = input(call, 2);
+    const mx_tensor *bias = call->in[2];
     n.center = true;
     n.bias = bias ? mx_data(bias) : NULL;
     n.bias_dtype = bias ? bias->dtype : MX_F32;
@@ -208,7 +206,7 @@ static mx_status vjp_layernorm(mx_vjp *v)
         status = mx_give_grad(v, 1, out[1]);
         out[1] = NULL;
     }
-    if (status == MX_OK && input(call, 2)) {
+    if (status == MX_OK && call->in[2]) {
         status = mx_give_grad(v, 2, out[2]);
         out[2] = NULL;
     }

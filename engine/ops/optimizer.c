@@ -31,8 +31,6 @@ typedef struct fill_attr {
     double value;
 } fill_attr;
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 /* ---- rounding of a bf16 param or v ---- */
 
 static const char key_doc[] =
@@ -89,7 +87,7 @@ static mx_cost cost_adamw(const mx_call *call)
     for (int i = 0; i < call->n_in; i++)
         if (i != 1 && call->in[i])
             cost.bytes_written += (double)mx_bytes(call->in[i]);
-    if (input(call, 4))
+    if (call->in[4])
         cost.bytes_read -= (double)mx_bytes(call->in[4]);
     return cost;
 }
@@ -97,7 +95,7 @@ static mx_cost cost_adamw(const mx_call *call)
 static mx_status host_adamw(mx_call *call)
 {
     const adamw_attr *attr = mx_call_attr(call);
-    mx_tensor *copy = input(call, 4);
+    mx_tensor *copy = call->in[4];
     mx_adamw a = {.param = mx_array_of(call->in[0]),
                   .grad = mx_array_of(call->in[1]),
                   .m = mx_array_of(call->in[2]),
@@ -157,7 +155,7 @@ static mx_status infer_sgd(mx_call *call)
         MX_TRY(i < 2 ? mx_want_float(call, i) : mx_want_dtype(call, i, MX_F32));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }
-    if (attr->momentum != 0 && !input(call, 2))
+    if (attr->momentum != 0 && !call->in[2])
         return mx_bad_value(call, "momentum = %g needs the tensor 'state' (f32, zeros at first)", attr->momentum);
     return check_rounding(call, &attr->rounding);
 }
@@ -166,7 +164,7 @@ static mx_cost cost_sgd(const mx_call *call)
 {
     mx_cost cost = mx_cost_of(call, 6.0 * (double)mx_count(call->in[0]));
     cost.bytes_written = (double)mx_bytes(call->in[0]);
-    if (input(call, 2))
+    if (call->in[2])
         cost.bytes_written += (double)mx_bytes(call->in[2]);
     return cost;
 }
@@ -174,7 +172,7 @@ static mx_cost cost_sgd(const mx_call *call)
 static mx_status host_sgd(mx_call *call)
 {
     const sgd_attr *attr = mx_call_attr(call);
-    mx_tensor *state = input(call, 2);
+    mx_tensor *state = call->in[2];
     mx_sgd s = {.param = mx_array_of(call->in[0]),
                 .grad = mx_array_of(call->in[1]),
                 .state = state ? mx_f32(state) : NULL,

@@ -15,12 +15,10 @@ mx_status mx_want_codes(const mx_call *call, const char *name, int dtype)
     return mx_bad_dtype(call, "%s must be %s", name, names);
 }
 
-static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 /* Checks that input i, if given, is f32 and has `count` values. */
 static mx_status want_values(const mx_call *call, int i, int64_t count, const char *what)
 {
-    const mx_tensor *t = input(call, i);
+    const mx_tensor *t = call->in[i];
     if (!t)
         return MX_OK;
     MX_TRY(mx_want_dtype(call, i, MX_F32));
@@ -43,7 +41,7 @@ static mx_status check_blocks(const mx_call *call)
     if (attr->dtype == MX_I8)
         return mx_bad_dtype(call, "blocks have scales that are powers of two: dtype must be an 8-bit float");
     for (int i = MX_QUANTIZE_SCALE; i <= MX_QUANTIZE_LARGEST; i++)
-        if (input(call, i))
+        if (call->in[i])
             return mx_bad_value(call, "by = \"%s\" takes x alone",
                                 attr->by == MX_BY_ROW_BLOCK ? "row_block" : "column_block");
     return n % MX_BLOCK == 0
@@ -80,7 +78,7 @@ static mx_status infer(mx_call *call)
     MX_TRY(want_values(call, MX_QUANTIZE_ROW_FACTOR, mx_row_count(x), "one for each row"));
     MX_TRY(want_values(call, MX_QUANTIZE_COLUMN_FACTOR, mx_row_width(x), "one for each column"));
     MX_TRY(want_values(call, MX_QUANTIZE_LARGEST, 1, "the largest magnitude so far"));
-    if (input(call, MX_QUANTIZE_SCALE) && attr->by == MX_BY_ROW)
+    if (call->in[MX_QUANTIZE_SCALE] && attr->by == MX_BY_ROW)
         return mx_bad_value(call, "scales are given for the tensor or its columns: by = \"tensor\" or \"column\"");
     if (attr->stochastic < -1 || attr->stochastic > INT32_MAX)
         return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
@@ -97,7 +95,7 @@ static mx_status infer(mx_call *call)
 
 static mx_cost cost(const mx_call *call) { return mx_cost_of(call, 0); }
 
-static const float *values_of(const mx_call *call, int i) { return input(call, i) ? mx_f32(input(call, i)) : NULL; }
+static const float *values_of(const mx_call *call, int i) { return call->in[i] ? mx_f32(call->in[i]) : NULL; }
 
 static mx_status host(mx_call *call)
 {
@@ -120,7 +118,7 @@ static mx_status host(mx_call *call)
     const float *scale = values_of(call, MX_QUANTIZE_SCALE);
     for (int64_t i = 0; scale && i < mx_count(call->out[1]); i++)
         mx_f32(call->out[1])[i] = scale[i];
-    if (input(call, MX_QUANTIZE_LARGEST))
+    if (call->in[MX_QUANTIZE_LARGEST])
         q.largest = mx_f32(call->in[MX_QUANTIZE_LARGEST]);
     mx_quantize_run(&q);
     return MX_OK;
@@ -129,7 +127,7 @@ static mx_status host(mx_call *call)
 /* Straight through: the gradient of the codes is that of the reals that they stand for. Scales are constants. */
 static mx_status vjp(mx_vjp *v)
 {
-    if (input(v->call, MX_QUANTIZE_ROW_FACTOR) || input(v->call, MX_QUANTIZE_COLUMN_FACTOR))
+    if (v->call->in[MX_QUANTIZE_ROW_FACTOR] || v->call->in[MX_QUANTIZE_COLUMN_FACTOR])
         return mx_fail(MX_ERR_STATE, "quantize with factors has no gradient; use x:detach()");
     return v->out_grad[0] ? mx_give_grad(v, 0, mx_retain(v->out_grad[0])) : MX_OK;
 }

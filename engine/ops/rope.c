@@ -23,7 +23,7 @@ static int64_t dims_of(const mx_call *call)
     return attr->dims == -1 ? head_dim_of(call) : attr->dims;
 }
 
-static const mx_tensor *frequencies_of(const mx_call *call) { return call->n_in > 2 ? call->in[2] : NULL; }
+static const mx_tensor *frequencies_of(const mx_call *call) { return call->in[2]; }
 
 /* Checks the table of frequencies, which replaces theta. */
 static mx_status check_frequencies(const mx_call *call)
@@ -44,7 +44,7 @@ static mx_status check_frequencies(const mx_call *call)
 
 static mx_status infer(mx_call *call)
 {
-    const mx_tensor *x = call->in[0], *positions = call->n_in > 1 ? call->in[1] : NULL;
+    const mx_tensor *x = call->in[0], *positions = call->in[1];
     const rope_attr *attr = mx_call_attr(call);
     MX_TRY(mx_want_real(call, 0));
     int n = x->shape.n_dims;
@@ -77,7 +77,7 @@ static mx_cost cost(const mx_call *call)
 
 static mx_status host(mx_call *call)
 {
-    const mx_tensor *x = call->in[0], *positions = call->n_in > 1 ? call->in[1] : NULL;
+    const mx_tensor *x = call->in[0], *positions = call->in[1];
     const mx_tensor *frequencies = frequencies_of(call);
     const rope_attr *attr = mx_call_attr(call);
     int n = x->shape.n_dims;
@@ -113,7 +113,7 @@ static mx_status vjp(mx_vjp *v)
     attr.inverse = !attr.inverse;
     mx_tensor *dy = NULL, *dx = NULL;
     MX_TRY(mx_out_grad(v, 0, &dy));
-    mx_tensor *in[3] = {dy, call->n_in > 1 ? call->in[1] : NULL, call->n_in > 2 ? call->in[2] : NULL};
+    mx_tensor *in[3] = {dy, call->in[1], call->in[2]};
     mx_status status = mx_apply(&mx_op_rope, in, 3, MX_ATTRS(attr), &dx);
     mx_release(dy);
     MX_TRY(status);

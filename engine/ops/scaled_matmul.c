@@ -28,8 +28,6 @@ static product product_of(const mx_call *call)
                      .k_of_b = attr->trans_b ? mx_row_width(b) : mx_row_count(b)};
 }
 
-static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static const char *code_names(char text[MX_DTYPE_LIST_BYTES])
 {
     mx_dtype_list(mx_dtype_is_code, text);
@@ -47,7 +45,7 @@ static mx_status check_operand(const mx_call *call, int i)
 
 static mx_status check_scale(const mx_call *call, int i, int64_t n, const char *what)
 {
-    const mx_tensor *t = input(call, i);
+    const mx_tensor *t = call->in[i];
     if (!t)
         return MX_OK;
     MX_TRY(mx_want_dtype(call, i, MX_F32));
@@ -82,7 +80,7 @@ mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n)
 static bool has_blocks(const mx_call *call, int i)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *t = call->in[i], *scale = input(call, i == A ? SCALE_A : SCALE_B);
+    const mx_tensor *t = call->in[i], *scale = call->in[i == A ? SCALE_A : SCALE_B];
     bool along = i == A ? !attr->trans_a : attr->trans_b; /* the inner dimension is the last */
     if (!scale || !mx_dtype_is_code(t->dtype) || scale->shape.n_dims < 2)
         return false;
@@ -97,7 +95,7 @@ static bool has_blocks(const mx_call *call, int i)
 static mx_status infer(mx_call *call)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = input(call, BIAS);
+    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = call->in[BIAS];
     MX_TRY(mx_want_scaled_operands(call));
     product p = product_of(call);
     if (p.k != p.k_of_b)
@@ -129,7 +127,7 @@ static mx_cost cost(const mx_call *call)
 
 mx_scale mx_scale_from(const mx_call *call, int i, int64_t first)
 {
-    const mx_tensor *t = input(call, i);
+    const mx_tensor *t = call->in[i];
     if (!t)
         return (mx_scale){NULL, 0};
     return mx_count(t) > 1 ? (mx_scale){mx_f32(t) + first, 1} : (mx_scale){mx_f32(t), 0};
@@ -138,7 +136,7 @@ mx_scale mx_scale_from(const mx_call *call, int i, int64_t first)
 static mx_status host(mx_call *call)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *a = call->in[A], *b = call->in[B], *y = call->out[0], *bias = input(call, BIAS);
+    const mx_tensor *a = call->in[A], *b = call->in[B], *y = call->out[0], *bias = call->in[BIAS];
     product p = product_of(call);
     mx_gemm g = {.m = p.m, .n = p.n, .k = p.k, .alpha = 1};
     g.a = (mx_matrix){mx_data(a), a->dtype, mx_row_width(a), attr->trans_a};
@@ -172,8 +170,8 @@ static mx_status quantize_dy(const mx_vjp *v, int by, mx_tensor *row_factor, mx_
     const mx_scaled_attr *attr = mx_call_attr(call);
     mx_quantize_attr q = {
         .dtype = attr->grad >= 0 ? attr->grad : (int)call->in[B]->dtype, .by = by, .stochastic = -1, .cast = -1};
-    mx_tensor *in[] = {v->out_grad[0], (mx_tensor *)input(call, GRAD_SCALE), row_factor, column_factor,
-                       (mx_tensor *)input(call, GRAD_LARGEST)};
+    mx_tensor *in[] = {v->out_grad[0], (mx_tensor *)call->in[GRAD_SCALE], row_factor, column_factor,
+                       (mx_tensor *)call->in[GRAD_LARGEST]};
     return mx_apply(&mx_op_quantize, in, 5, MX_ATTRS(q), codes);
 }
 
@@ -192,7 +190,7 @@ static mx_status input_gradient(mx_vjp *v, int i, mx_tensor *const shared[2], mx
 {
     const mx_call *call = v->call;
     mx_tensor *own[2] = {NULL, NULL}, *other = call->in[i == A ? B : A], *y = NULL;
-    mx_tensor *scale = (mx_tensor *)input(call, i == A ? SCALE_B : SCALE_A), *rest = is_one(scale) ? scale : NULL;
+    mx_tensor *scale = (mx_tensor *)call->in[i == A ? SCALE_B : SCALE_A], *rest = is_one(scale) ? scale : NULL;
     mx_tensor *factor = is_one(scale) ? NULL : scale;
     if (!shared[0])
         MX_TRY(i == A ? quantize_dy(v, MX_BY_ROW, NULL, factor, own) : quantize_dy(v, MX_BY_COLUMN, factor, NULL, own));
@@ -219,7 +217,7 @@ mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times)
                        "x:detach()",
                        call->op->name);
     mx_tensor *shared[2] = {NULL, NULL};
-    if (input(call, GRAD_SCALE) || (is_one(input(call, SCALE_A)) && is_one(input(call, SCALE_B))))
+    if (call->in[GRAD_SCALE] || (is_one(call->in[SCALE_A]) && is_one(call->in[SCALE_B])))
         MX_TRY(quantize_dy(v, MX_BY_TENSOR, NULL, NULL, shared));
     mx_status status = v->want[B] ? input_gradient(v, B, shared, times) : MX_OK;
     mx_vjp_let_go(v, A);

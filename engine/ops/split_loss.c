@@ -10,8 +10,6 @@ enum { LOGITS = MX_LOSS_MASK + 1, SUMS, LOSSES, LOSS, DH, DWEIGHT };
 
 enum { SUM_FLOATS = sizeof(mx_loss_sums) / sizeof(float) };
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_cross_entropy arguments(const mx_call *call)
 {
     const mx_loss_step_attr *attr = mx_call_attr(call);
@@ -128,17 +126,17 @@ static mx_status infer_part(mx_call *call)
         return mx_bad_shape(call, "sums must have those of one part or more");
     MX_TRY(want_f32(call, LOSSES, &tokens));
     MX_TRY(want_f32(call, LOSS, &scalar));
-    if (input(call, DH)) {
+    if (call->in[DH]) {
         MX_TRY(mx_want_dtype(call, DH, h->dtype));
         MX_TRY(mx_want_shape(call, DH, &h->shape));
     }
-    return input(call, DWEIGHT) ? want_f32(call, DWEIGHT, &call->in[MX_LOSS_WEIGHT]->shape) : MX_OK;
+    return call->in[DWEIGHT] ? want_f32(call, DWEIGHT, &call->in[MX_LOSS_WEIGHT]->shape) : MX_OK;
 }
 
 static mx_cost cost_part(const mx_call *call)
 {
     const mx_loss_step_attr *attr = mx_call_attr(call);
-    const mx_tensor *dh = input(call, DH), *dweight = input(call, DWEIGHT);
+    const mx_tensor *dh = call->in[DH], *dweight = call->in[DWEIGHT];
     double products = (dh ? 1 : 0) + (dweight ? 1 : 0);
     if (products == 0)
         return (mx_cost){.bytes_read = (double)mx_bytes(call->in[SUMS]), .bytes_written = 4.0 * (double)attr->rows};
@@ -156,7 +154,7 @@ static mx_cost cost_part(const mx_call *call)
 static mx_status host_part(mx_call *call)
 {
     const mx_loss_step_attr *attr = mx_call_attr(call);
-    const mx_tensor *logits = call->in[LOGITS], *dh = input(call, DH), *dweight = input(call, DWEIGHT);
+    const mx_tensor *logits = call->in[LOGITS], *dh = call->in[DH], *dweight = call->in[DWEIGHT];
     mx_cross_entropy c = arguments(call);
     c.loss = mx_f32(call->in[LOSS]);
     c.dh = dh ? mx_data(dh) : NULL;

@@ -7,11 +7,9 @@
 
 #include <math.h>
 
-static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
-
 static mx_norm norm_of(const mx_call *call, int weight, int mean)
 {
-    const mx_tensor *x = call->in[0], *w = weight < 0 ? NULL : call->in[weight], *m = input(call, mean);
+    const mx_tensor *x = call->in[0], *w = weight < 0 ? NULL : call->in[weight], *m = call->in[mean];
     return (mx_norm){.rows = mx_row_count(x),
                      .width = mx_row_width(x),
                      .dtype = x->dtype,
@@ -25,7 +23,7 @@ static mx_norm norm_of(const mx_call *call, int weight, int mean)
 /* Checks that input i, if given, has one f32 value for each row of x. */
 static mx_status want_per_row(const mx_call *call, int i)
 {
-    if (!input(call, i))
+    if (!call->in[i])
         return MX_OK;
     mx_shape per_row = mx_shape_of_rows(call->in[0]);
     MX_TRY(mx_want_dtype(call, i, MX_F32));
@@ -35,7 +33,7 @@ static mx_status want_per_row(const mx_call *call, int i)
 /* Checks that input i, if given, is a vector of a row's length. */
 static mx_status want_features(const mx_call *call, int i)
 {
-    if (!input(call, i))
+    if (!call->in[i])
         return MX_OK;
     mx_shape vector = mx_vector(mx_row_width(call->in[0]));
     MX_TRY(mx_want_float(call, i));
@@ -106,7 +104,7 @@ static mx_status infer_part(mx_call *call)
 
 static mx_status host_part(mx_call *call)
 {
-    const mx_tensor *bias = input(call, PART_BIAS);
+    const mx_tensor *bias = call->in[PART_BIAS];
     mx_norm n = norm_of(call, PART_WEIGHT, PART_MEAN);
     n.features = n.width; /* mean and rstd are given */
     n.rstd = mx_f32(call->in[PART_RSTD]);
@@ -134,7 +132,7 @@ enum { GRAD_X, GRAD_DY, GRAD_WEIGHT, SUMS_MEAN };
 /* The sums of all rows as one array: (1 or 2, rows). */
 static mx_shape shape_of_sums(const mx_call *call, int mean)
 {
-    return (mx_shape){2, {input(call, mean) ? 2 : 1, mx_row_count(call->in[0])}};
+    return (mx_shape){2, {call->in[mean] ? 2 : 1, mx_row_count(call->in[0])}};
 }
 
 static mx_status infer_grad_sums(mx_call *call)
@@ -186,7 +184,7 @@ static mx_status infer_grad_part(mx_call *call)
     if (attr->features < 1)
         return mx_bad_value(call, "features = %lld: expected the length of the whole rows", (long long)attr->features);
     MX_TRY(mx_out(call, 0, call->in[GRAD_X]->dtype, &call->in[GRAD_X]->shape));
-    mx_shape bias = mx_vector(input(call, GRAD_MEAN) ? mx_row_width(call->in[GRAD_X]) : 0); /* RMSNorm has none */
+    mx_shape bias = mx_vector(call->in[GRAD_MEAN] ? mx_row_width(call->in[GRAD_X]) : 0); /* RMSNorm has none */
     MX_TRY(mx_out(call, 1, MX_F32, &vector));
     return mx_out(call, 2, MX_F32, &bias);
 }

@@ -154,7 +154,7 @@ const mx_op mx_op_std = {
 /* dx = (x - mean) factor, where factor is 2 dy / degrees, or dy / (std degrees). */
 static mx_status host_var_grad(mx_call *call)
 {
-    const mx_tensor *dy = call->in[1], *std = call->n_in > 2 ? call->in[2] : NULL;
+    const mx_tensor *dy = call->in[1], *std = call->in[2];
     mx_reduction r;
     int64_t n = mx_count(dy), bytes = n * (int64_t)sizeof(float);
     float *factor;

@@ -2,7 +2,7 @@
 #include "transport/peers.h"
 
 #include "core/arena.h"
-#include "core/cpu.h"
+#include "core/memory.h"
 #include "transport/mpi.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ void *mx_peers_address(int world_rank, int64_t offset) { return places[world_ran
 /* Twice the machine's memory: free space between blocks takes addresses but no memory. */
 static int64_t arena_bytes(int n)
 {
-    int64_t bytes = 2 * mx_cpu_memory_bytes(), most = MOST_ADDRESSES / n;
+    int64_t bytes = 2 * mx_memory_bytes(), most = MOST_ADDRESSES / n;
     return (bytes < most ? bytes : most) / GRAIN * GRAIN;
 }
 

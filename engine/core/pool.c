@@ -25,6 +25,7 @@ enum {
     HUGE_PAGE = 2 << 20,
     STEPS = 8, /* bins per power of two */
     BINS = 64 * STEPS,
+    PROGRAM_BYTES = 64 << 20, /* about what the program, its libraries and Lua's values take beside tensors */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +47,7 @@ static bool is_mapped(int64_t block_bytes) { return block_bytes >= MAPPED_FROM; 
  */
 static mx_block *system_alloc(int64_t bytes)
 {
-    if (bytes > mx_memory_and_swap_bytes() - stats.reserved_bytes)
+    if (bytes > mx_memory_and_swap_bytes() - PROGRAM_BYTES - stats.reserved_bytes)
         return NULL;
     size_t total = (size_t)bytes + HEADER_BYTES;
     mx_block *block = bytes >= MX_ARENA_FROM ? mx_arena_take((int64_t)total) : NULL;
@@ -110,7 +111,7 @@ static mx_status out_of_memory(const mx_pool_stats *s, int64_t bytes)
     char limit[80] = ", and the system has no more";
     if (s->limit_bytes > 0)
         snprintf(limit, sizeof limit, " of a limit of %.1f MiB", (double)s->limit_bytes / 1048576.0);
-    else if (bytes > mx_memory_and_swap_bytes() - s->in_use_bytes)
+    else if (bytes > mx_memory_and_swap_bytes() - PROGRAM_BYTES - s->in_use_bytes)
         snprintf(limit, sizeof limit, ", and this process may use %.1f MiB",
                  (double)mx_memory_and_swap_bytes() / 1048576.0);
     return mx_fail(MX_ERR_MEMORY,

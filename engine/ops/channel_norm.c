@@ -249,7 +249,8 @@ static mx_status vjp_batch_recorded(mx_vjp *v)
         mx_tensor *in = call->in[i];
         if (in && grad[i] && v->want[i]) {
             mx_tensor *t = i == 0 ? grad[0] : mx_term_reshape(&s, grad[i], &in->shape);
-            s.status = mx_give_grad(v, i, mx_retain(t));
+            if (t)
+                s.status = mx_give_grad(v, i, mx_retain(t));
         }
     }
     mx_terms_release(&s);

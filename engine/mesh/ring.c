@@ -175,8 +175,7 @@ static mx_status find_intervals(ring *r)
     if ((r->attr->balanced && r->attr->window > 0) || (r->attr->chunk > 0 && !has_whole_chunks(r)))
         intervals = inside_window(r, &s, intervals ? intervals : whole_sequence(r, &s));
     r->intervals = intervals ? mx_retain(intervals) : NULL;
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 /* How many keys of the piece from position `first` on lie before each position x. */
@@ -199,8 +198,7 @@ static mx_status intervals_at(const ring *r, int distance, mx_tensor **intervals
     if (r->attr->balanced)
         own = mx_term_add(&s, own, keys_before(r, &s, r->intervals, (2 * r->n - 1 - owner) * r->piece));
     *intervals = own ? mx_retain(own) : NULL;
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 /* ---- blocks ---- */

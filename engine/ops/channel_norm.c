@@ -170,12 +170,10 @@ static mx_status give_fixed(mx_vjp *v, mx_tensor *dweight, mx_tensor *dbias)
             grad = mx_term_mul(&s, grad, mx_term_wide(&s, call->in[1]));
         if (v->out_grad[1 + i])
             grad = mx_term_add(&s, grad, v->out_grad[1 + i]);
-        if (grad)
-            s.status = mx_give_grad(v, 3 + i, mx_retain(grad));
+        mx_term_give(&s, v, 3 + i, grad);
         factor = mx_term_mul(&s, factor, factor);
     }
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 static mx_status vjp_batch(mx_vjp *v)
@@ -249,12 +247,10 @@ static mx_status vjp_batch_recorded(mx_vjp *v)
         mx_tensor *in = call->in[i];
         if (in && grad[i] && v->want[i]) {
             mx_tensor *t = i == 0 ? grad[0] : mx_term_reshape(&s, grad[i], &in->shape);
-            if (t)
-                s.status = mx_give_grad(v, i, mx_retain(t));
+            mx_term_give(&s, v, i, t);
         }
     }
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_batch_norm = {

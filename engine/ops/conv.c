@@ -303,13 +303,10 @@ static mx_status grad_vjp(mx_vjp *v)
     attr.size = a->shape;
     if (v->want[0])
         out = mx_term(&s, by_x ? grad_w_op(conv) : grad_x_op(conv), MX_ATTRS(attr), g, dy, NULL);
-    if (out)
-        s.status = mx_give_grad(v, 0, mx_retain(out));
+    mx_term_give(&s, v, 0, out);
     out = v->want[1] ? mx_term(&s, conv, MX_ATTRS(attr.conv), by_x ? g : a, by_x ? a : g, NULL) : NULL;
-    if (out)
-        s.status = mx_give_grad(v, 1, mx_retain(out));
-    mx_terms_release(&s);
-    return s.status;
+    mx_term_give(&s, v, 1, out);
+    return mx_terms_release(&s);
 }
 
 /* ---- channel_sum: the gradient of a bias ---- */
@@ -346,9 +343,8 @@ static mx_status channel_sum_vjp(mx_vjp *v)
     mx_terms s = {.n = 0};
     mx_term_keep(&s, mx_apply_full(&x->shape, x->dtype, 1, &ones), &ones);
     mx_tensor *dx = mx_term_mul(&s, ones, mx_term_reshape(&s, v->out_grad[0], &channels));
-    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, dx);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_channel_sum = {

@@ -206,8 +206,7 @@ static mx_status vjp_div_recorded(mx_vjp *v)
         s.status = mx_give_reduced(v, 1, mx_retain(db));
     if (s.status == MX_OK && v->want[0])
         s.status = mx_give_reduced(v, 0, mx_retain(da));
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 /* By binary_grad, for each input. */
@@ -247,8 +246,7 @@ static mx_status vjp_step_recorded(mx_vjp *v)
         if (dx)
             s.status = mx_give_reduced(v, i, mx_retain(dx));
     }
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 /* da = dy b a^(b - 1), db = dy a^b ln a; the latter is 0 where a is 0. */
@@ -270,8 +268,7 @@ static mx_status vjp_power_recorded(mx_vjp *v)
         if (part)
             s.status = mx_give_reduced(v, 1, mx_retain(part));
     }
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 static const char *const ab_inputs[] = {"a", "b", NULL};
@@ -338,8 +335,7 @@ static mx_status vjp_atan2_recorded(mx_vjp *v)
         if (dx)
             s.status = mx_give_reduced(v, i, mx_retain(dx));
     }
-    mx_terms_release(&s);
-    return s.status;
+    return mx_terms_release(&s);
 }
 
 BINARY(

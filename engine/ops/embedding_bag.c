@@ -175,7 +175,8 @@ static mx_status give_weights(mx_vjp *v, mx_terms *s, mx_tensor *dy)
         return s->status;
     mx_tensor *sums = mx_term_reduce(s, &mx_op_sum, mx_term_mul(s, dy, mx_term_cast(s, rows, dy->dtype)), 2);
     mx_tensor *dw = mx_term_reshape(s, sums, &ids->shape);
-    return dw ? mx_give_grad(v, WEIGHTS, mx_retain(dw)) : s->status;
+    mx_term_give(s, v, WEIGHTS, dw);
+    return s->status;
 }
 
 static mx_status vjp_of_sum(mx_vjp *v, mx_terms *s, mx_tensor *g, bool recorded)

@@ -109,14 +109,10 @@ static mx_status vjp_solve(mx_vjp *v)
             mx_term_keep(&s, mx_apply_matmul(x, left, false, true, &da), &da);
         else if (left && x)
             mx_term_keep(&s, mx_apply_matmul(left, x, false, true, &da), &da);
-        if (da)
-            s.status = mx_give_grad(v, 0, mx_retain(da));
+        mx_term_give(&s, v, 0, da);
     }
-    if (db && s.status == MX_OK && v->want[1])
-        s.status = mx_give_grad(v, 1, mx_retain(db));
-    mx_status status = s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 1, db);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_linalg_solve = {
@@ -200,9 +196,8 @@ static mx_status vjp_cholesky(mx_vjp *v)
         mx_term_keep(&s, mx_apply_matmul(l, dl, true, false, &p), &p);
     mx_tensor *right = back(&s, l, transposed(&s, back(&s, l, lower(&s, p, true))));
     mx_tensor *da = mx_term_affine(&s, mx_term_add(&s, right, transposed(&s, right)), 0.5, 0);
-    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, da);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_linalg_cholesky = {
@@ -292,9 +287,8 @@ static mx_status vjp_eigh(mx_vjp *vjp)
     }
     mx_tensor *da = product(&s, left, v, false, true);
     da = mx_term_affine(&s, mx_term_add(&s, da, transposed(&s, da)), 0.5, 0);
-    mx_status status = da ? mx_give_grad(vjp, 0, mx_retain(da)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, vjp, 0, da);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_linalg_eigh = {
@@ -369,9 +363,8 @@ static mx_status vjp_qr(mx_vjp *v)
     const solve_attr plain = {false};
     mx_tensor *da = mx_term(&s, &mx_op_linalg_solve, MX_ATTRS(plain), r, transposed(&s, right), NULL);
     da = transposed(&s, da);
-    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, da);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_linalg_qr = {
@@ -478,9 +471,8 @@ static mx_status vjp_svd(mx_vjp *v)
         part = mx_term_sub(&t, part, product(&t, product(&t, part, vh, false, true), vh, false, false));
         da = mx_term_add(&t, da, product(&t, u, part, false, false));
     }
-    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : t.status;
-    mx_terms_release(&t);
-    return status;
+    mx_term_give(&t, v, 0, da);
+    return mx_terms_release(&t);
 }
 
 const mx_op mx_op_linalg_svd = {
@@ -546,9 +538,8 @@ static mx_status vjp_slogdet(mx_vjp *v)
     mx_tensor *inverse = mx_term(&s, &mx_op_linalg_solve, MX_ATTRS(trans), a, one, NULL);
     mx_tensor *dlog = mx_term_reshape(&s, mx_term_cast(&s, v->out_grad[1], a->dtype), &each);
     mx_tensor *da = mx_term_mul(&s, inverse, dlog);
-    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, da);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_linalg_slogdet = {

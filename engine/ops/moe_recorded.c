@@ -74,9 +74,8 @@ mx_status mx_moe_route_recorded(mx_vjp *v)
         return MX_OK;
     mx_terms s = {.n = 0};
     mx_tensor *dlogits = route_gradient(&s, v->call, v->out_grad[0]);
-    mx_status status = dlogits ? mx_give_grad(v, 0, mx_retain(dlogits)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, dlogits);
+    return mx_terms_release(&s);
 }
 
 /* ---- moe_combine ---- */
@@ -94,29 +93,21 @@ static mx_tensor *select_known(mx_terms *s, mx_tensor *x, mx_tensor *ids)
 }
 
 /* A row's gradient is that of its token times its weight; a weight's, that of its token times its row. */
-static mx_status give_combined(mx_vjp *v, mx_terms *s)
+mx_status mx_moe_combine_recorded(mx_vjp *v)
 {
     const mx_call *call = v->call;
     mx_tensor *order = call->in[1], *place = call->in[2], *weights = call->in[3];
-    mx_tensor *rows = mx_term(s, &mx_op_moe_gather, MX_NO_ATTRS, v->out_grad[0], order, place);
     mx_shape column = {2, {mx_count(order), 1}};
+    mx_terms s = {.n = 0};
+    mx_tensor *rows = mx_term(&s, &mx_op_moe_gather, MX_NO_ATTRS, v->out_grad[0], order, place);
     if (rows && v->want[0]) {
-        mx_tensor *dy = mx_term_mul(s, rows, mx_term_reshape(s, select_known(s, weights, order), &column));
-        MX_TRY(dy ? mx_give_grad(v, 0, mx_retain(dy)) : s->status);
+        mx_tensor *weight = mx_term_reshape(&s, select_known(&s, weights, order), &column);
+        mx_term_give(&s, v, 0, mx_term_mul(&s, rows, weight));
     }
     if (rows && v->want[3]) {
-        mx_tensor *dots =
-            mx_term_reduce(s, &mx_op_sum, mx_term_mul(s, mx_term_wide(s, call->in[0]), mx_term_wide(s, rows)), 1u << 1);
-        mx_tensor *dw = dots ? select_known(s, dots, place) : NULL;
-        MX_TRY(dw ? mx_give_grad(v, 3, mx_retain(dw)) : s->status);
+        mx_tensor *parts = mx_term_mul(&s, mx_term_wide(&s, call->in[0]), mx_term_wide(&s, rows));
+        mx_tensor *dots = mx_term_reduce(&s, &mx_op_sum, parts, 1u << 1);
+        mx_term_give(&s, v, 3, dots ? select_known(&s, dots, place) : NULL);
     }
-    return s->status;
-}
-
-mx_status mx_moe_combine_recorded(mx_vjp *v)
-{
-    mx_terms s = {.n = 0};
-    mx_status status = give_combined(v, &s);
-    mx_terms_release(&s);
-    return status;
+    return mx_terms_release(&s);
 }

@@ -368,9 +368,8 @@ static mx_status vjp_softmax_recorded(mx_vjp *v)
     mx_tensor *p = is_log ? mx_term_one(&s, &mx_op_exp, y) : y, *g = is_log ? dy : mx_term_mul(&s, dy, y);
     mx_tensor *sums = mx_term_reduce(&s, &mx_op_sum, g, 1u << softmax_dim(v->call));
     mx_tensor *dx = mx_term_sub(&s, g, mx_term_mul(&s, p, sums));
-    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, dx);
+    return mx_terms_release(&s);
 }
 
 static mx_status vjp_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_softmax_grad); }

@@ -187,9 +187,8 @@ static mx_status grad_vjp(mx_vjp *v)
         if (places && mx_term_keep(&s, mx_apply_gather(flat, places, 1, &out), &out))
             out = mx_term_reshape(&s, out, y);
     }
-    mx_status status = out ? mx_give_grad(v, 0, mx_retain(out)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, out);
+    return mx_terms_release(&s);
 }
 
 /* ---- the tables ---- */

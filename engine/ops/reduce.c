@@ -224,9 +224,8 @@ static mx_status vjp_extreme_recorded(mx_vjp *v)
         mx_term_keep(&s, mx_apply_full(&y->shape, y->dtype, 1, &ones), &ones);
     mx_tensor *slope = mx_term(&s, &mx_op_max_grad, mx_call_attrs(call), at, y, ones);
     mx_tensor *dx = mx_term_mul(&s, slope, mx_term_reshape(&s, v->out_grad[0], &kept));
-    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, dx);
+    return mx_terms_release(&s);
 }
 
 const mx_op mx_op_max = {

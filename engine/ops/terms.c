@@ -1,12 +1,20 @@
 #include "ops/terms.h"
 
 #include "ops/reduction.h"
+#include "ops/rows.h"
 
-void mx_terms_release(mx_terms *s)
+mx_status mx_terms_release(mx_terms *s)
 {
     for (int i = 0; i < s->n; i++)
         mx_release(s->t[i]);
     s->n = 0;
+    return s->status;
+}
+
+void mx_term_give(mx_terms *s, mx_vjp *v, int i, mx_tensor *t)
+{
+    if (t && s->status == MX_OK)
+        s->status = mx_give_grad(v, i, mx_retain(t));
 }
 
 mx_tensor *mx_term_keep(mx_terms *s, mx_status status, mx_tensor **t)

@@ -3,7 +3,7 @@
  *     mx_terms s = {0};
  *     mx_tensor *y = mx_term_mul(&s, x, mx_term_affine(&s, x, 2, 1));    x (2 x + 1)
  *     ... y, or s.status if y is NULL; mx_retain(y) keeps it ...
- *     mx_terms_release(&s);
+ *     return mx_terms_release(&s);
  *
  * After a failure all functions return NULL and apply nothing, so only the last result is checked. */
 #ifndef MX_OPS_TERMS_H
@@ -17,7 +17,11 @@ typedef struct mx_terms {
     mx_tensor *t[64];
 } mx_terms;
 
-void mx_terms_release(mx_terms *s);
+/* Returns s->status. */
+mx_status mx_terms_release(mx_terms *s);
+
+/* Gives t as the gradient of input i (mx_give_grad of rows.h); nothing if t is NULL or s has failed. */
+void mx_term_give(mx_terms *s, mx_vjp *v, int i, mx_tensor *t);
 
 /* Takes over *t, the result of an operation with that status. */
 mx_tensor *mx_term_keep(mx_terms *s, mx_status status, mx_tensor **t);

@@ -114,7 +114,6 @@ mx_status mx_unary_vjp_recorded(mx_vjp *v)
         return MX_OK;
     mx_terms s = {.n = 0};
     mx_tensor *dx = mx_term_mul(&s, v->out_grad[0], slope(&s, v->call));
-    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, dx);
+    return mx_terms_release(&s);
 }

@@ -7,6 +7,7 @@
 #include "kernels/move.h"
 #include "kernels/shape.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -75,6 +76,10 @@ typedef struct job {
     const char *start; /* what x is before something is scattered to it; NULL: unknown or 0 */
     int64_t bytes, limit;
     bool stream;
+    mx_scatter_kind kind; /* of scatter */
+    mx_dtype dtype;       /* of extremes */
+    bool afresh;          /* x is not included: chosen elements first become `nothing` */
+    char nothing[8];
 } job;
 
 static job job_of(const mx_gather *g, void *x, void *y, size_t element_bytes)
@@ -137,6 +142,95 @@ MX_INLINE void scatter_as(char *x, const int32_t *index, const char *y, int64_t 
         memcpy(x + index[k] * (int64_t)bytes, y + k * (int64_t)bytes, bytes);
 }
 
+/* x becomes y if that is greater (less), or NaN. Compilers choose the number by an instruction, because a branch would
+ * often be mispredicted; that for NaNs is not. */
+MX_INLINE void take_extreme(char *x, const char *y, const mx_dtype dtype, const bool greatest)
+{
+    if (mx_dtype_is_integer(dtype)) {
+        int64_t a = mx_get_int(x, 0, dtype), b = mx_get_int(y, 0, dtype);
+        mx_set_int(x, 0, greatest ? mx_max(a, b) : mx_min(a, b), dtype);
+    } else if (dtype == MX_F64) {
+        double a = mx_get_number(x, 0, dtype), b = mx_get_number(y, 0, dtype);
+        double best = greatest ? (b > a ? b : a) : (b < a ? b : a);
+        mx_set_number(x, 0, isnan(b) ? b : best, dtype);
+    } else {
+        float a = mx_get_float(x, 0, dtype), b = mx_get_float(y, 0, dtype);
+        float best = greatest ? (b > a ? b : a) : (b < a ? b : a);
+        best = isnan(b) ? b : best;
+        if (mx_is_bf16(dtype))
+            *(mx_bf16 *)(void *)x = (mx_bf16)(mx_bits_of_float(best) >> 16); /* one of two bf16 */
+        else
+            mx_set_float(x, 0, best, dtype);
+    }
+}
+
+/* Element i of y goes to the element of x at index[i] step + i across. */
+MX_INLINE void extremes_as(char *x, const int32_t *index, const char *y, int64_t n, int64_t step, int64_t across,
+                           const mx_dtype dtype, const bool greatest)
+{
+    const int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
+    int64_t k = 0;
+    for (; k + TOGETHER <= n; k += TOGETHER) {
+        prefetch_line(index, y, k, n, (size_t)bytes);
+#pragma GCC unroll 16
+        for (int u = 0; u < TOGETHER; u++)
+            take_extreme(x + (index[k + u] * step + (k + u) * across) * bytes, y + (k + u) * bytes, dtype, greatest);
+    }
+    for (; k < n; k++)
+        take_extreme(x + (index[k] * step + k * across) * bytes, y + k * bytes, dtype, greatest);
+}
+
+MX_INLINE void extremes_by(const job *j, char *x, const int32_t *index, const char *y, int64_t n, int64_t step,
+                           int64_t across, const bool greatest)
+{
+    if (j->dtype == MX_F32)
+        extremes_as(x, index, y, n, step, across, MX_F32, greatest);
+    else if (j->dtype == MX_BF16)
+        extremes_as(x, index, y, n, step, across, MX_BF16, greatest);
+    else if (j->dtype == MX_F64)
+        extremes_as(x, index, y, n, step, across, MX_F64, greatest);
+    else if (j->dtype == MX_I64)
+        extremes_as(x, index, y, n, step, across, MX_I64, greatest);
+    else if (j->dtype == MX_I32)
+        extremes_as(x, index, y, n, step, across, MX_I32, greatest);
+    else if (j->dtype == MX_U8)
+        extremes_as(x, index, y, n, step, across, MX_U8, greatest);
+    else
+        extremes_as(x, index, y, n, step, across, MX_I8, greatest);
+}
+
+MX_INLINE void put_extremes(const job *j, char *x, const int32_t *index, const char *y, int64_t n, int64_t step,
+                            int64_t across)
+{
+    if (j->kind == MX_SCATTER_MAX)
+        extremes_by(j, x, index, y, n, step, across, true);
+    else
+        extremes_by(j, x, index, y, n, step, across, false);
+}
+
+static void put_nothing(const job *j, char *x, const int32_t *index, int64_t n, int64_t step, int64_t across)
+{
+    for (int64_t k = 0; k < n; k++)
+        memcpy(x + (index[k] * step + k * across) * j->bytes, j->nothing, (size_t)j->bytes);
+}
+
+/* A line of neighbours. */
+static void put_line(const job *j, char *x, const int32_t *index, const char *y, int64_t n)
+{
+    if (j->afresh)
+        put_nothing(j, x, index, n, 1, 0);
+    if (j->kind != MX_SCATTER_LAST)
+        put_extremes(j, x, index, y, n, 1, 0);
+    else if (j->bytes == 8)
+        scatter_as(x, index, y, n, 8);
+    else if (j->bytes == 4)
+        scatter_as(x, index, y, n, 4);
+    else if (j->bytes == 2)
+        scatter_as(x, index, y, n, 2);
+    else
+        scatter_as(x, index, y, n, 1);
+}
+
 /* Short lines are put together in the first-level cache. */
 static bool scatter_lines(const job *j)
 {
@@ -155,14 +249,7 @@ static bool scatter_lines(const job *j)
         }
         if (j->start)
             paths->elementwise->copy(j->start + (line - j->x), to, length, false);
-        if (j->bytes == 8)
-            scatter_as(to, index, y, n, 8);
-        else if (j->bytes == 4)
-            scatter_as(to, index, y, n, 4);
-        else if (j->bytes == 2)
-            scatter_as(to, index, y, n, 2);
-        else
-            scatter_as(to, index, y, n, 1);
+        put_line(j, to, index, y, n);
         if (by_room)
             paths->elementwise->copy(room, line, length, true);
     }
@@ -240,6 +327,32 @@ static void run_apart(const job *j, direction to)
                                    .to = mx_min(l->inner, (b + 1) * wide)});
 }
 
+/* `width` columns from `from` on of block o. */
+static void extremes_apart(const job *j, int64_t o, int64_t from, int64_t width)
+{
+    /* Columns whose places in x are neighbours, too, are done together. */
+    int64_t together = j->l.same_inner ? width : 1, start = outer_offset(j->g, o);
+    for (int fill = j->afresh; fill >= 0; fill--)
+        for (int64_t k = 0; k < j->l.n; k++)
+            for (int64_t i = from; i < from + width; i += together) {
+                int64_t at = (o * j->l.n + k) * j->l.inner + i;
+                char *x = j->x + (start + inner_offset(j->g, &j->l, i)) * j->bytes;
+                if (fill)
+                    put_nothing(j, x, j->g->index + at, together, j->l.step, 1);
+                else
+                    put_extremes(j, x, j->g->index + at, j->y + at * j->bytes, together, j->l.step, 1);
+            }
+}
+
+static void run_extremes(const job *j)
+{
+    int64_t bands = mx_ceil_div(j->l.inner, COLUMNS);
+#pragma omp parallel for collapse(2) schedule(static) if (is_large(j))
+    for (int64_t o = 0; o < j->l.outer; o++)
+        for (int64_t b = 0; b < bands; b++)
+            extremes_apart(j, o, b * COLUMNS, mx_min(COLUMNS, j->l.inner - b * COLUMNS));
+}
+
 bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes)
 {
     const job j = job_of(g, (void *)x, y, element_bytes);
@@ -254,20 +367,42 @@ bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_by
     return true;
 }
 
+static bool run_scatter(job *j, const void *x)
+{
+    int64_t all = product(j->g->x_size, 0, j->g->n_dims);
+    if (j->l.inner == 1 && j->l.step == 1 && j->l.outer * j->limit == all) { /* the index reaches all lines */
+        j->start = x;
+        return scatter_lines(j);
+    }
+    if (!mx_kernels_current()->moves->within(j->g->index, j->l.outer * j->l.n * j->l.inner, j->limit))
+        return false;
+    if (x)
+        mx_copy_runs(j->x, 0, x, 0, 1, all * j->bytes);
+    if (j->kind == MX_SCATTER_LAST)
+        run_apart(j, SCATTER);
+    else
+        run_extremes(j);
+    return true;
+}
+
 bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes)
 {
     job j = job_of(g, to, (void *)y, element_bytes);
-    int64_t all = product(g->x_size, 0, g->n_dims);
-    if (j.l.inner == 1 && j.l.step == 1 && j.l.outer * j.limit == all) { /* the index reaches all lines */
-        j.start = x;
-        return scatter_lines(&j);
-    }
-    if (!mx_kernels_current()->moves->within(g->index, j.l.outer * j.l.n * j.l.inner, j.limit))
-        return false;
-    if (x)
-        mx_copy_runs(to, 0, x, 0, 1, all * j.bytes);
-    run_apart(&j, SCATTER);
-    return true;
+    return run_scatter(&j, x);
+}
+
+bool mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x, mx_array y)
+{
+    job j = job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
+    const mx_dtype_traits *traits = &mx_dtypes[to.dtype];
+    j.kind = kind;
+    j.dtype = to.dtype;
+    j.afresh = !with_x;
+    if (traits->is_float)
+        mx_set_number(j.nothing, 0, kind == MX_SCATTER_MAX ? -INFINITY : INFINITY, to.dtype);
+    else
+        mx_set_int(j.nothing, 0, kind == MX_SCATTER_MAX ? traits->lowest : traits->highest, to.dtype);
+    return run_scatter(&j, x.data);
 }
 
 /* ---- sums ---- */
@@ -286,15 +421,16 @@ MX_INLINE void add_neighbours(const int32_t *index, const char *y, int64_t n, do
         sums[index[k]] += mx_get_number(y, k, dtype);
 }
 
-/* x + sums, of a line of f32 or bf16 that begins at `at`. What is streamed goes by way of the first-level cache. */
-static void put_sums(const job *j, int64_t at, double *sums, bool bf16)
+/* from + sums (from NULL: sums), of a line of f32 or bf16 that begins at `at`. What is streamed goes by way of the
+ * first-level cache. */
+static void put_sums(const job *j, const char *from, int64_t at, double *sums, bool bf16)
 {
     _Alignas(64) char room[ROOM];
     const mx_kernels *paths = mx_kernels_current();
     int64_t piece = j->stream ? ROOM / j->bytes : j->limit;
     for (int64_t k = 0; k < j->limit; k += piece) {
         int64_t n = mx_min(piece, j->limit - k), byte = (at + k) * j->bytes;
-        paths->moves->add_sums(j->stream ? room : j->x + byte, j->start ? j->start + byte : NULL, sums + k, n, bf16);
+        paths->moves->add_sums(j->stream ? room : j->x + byte, from ? from + byte : NULL, sums + k, n, bf16);
         if (j->stream)
             paths->elementwise->copy(room, j->x + byte, n * j->bytes, true);
     }
@@ -317,7 +453,7 @@ MX_INLINE void add_as(const job *j, const block *b, double *sums, const mx_dtype
             sums[index[i] * width + i] += mx_get_number(y, row + i, y_dtype);
     }
     if ((x_dtype == MX_F32 || x_dtype == MX_BF16) && inner == 1 && j->l.step == 1) {
-        put_sums(j, start, sums, x_dtype == MX_BF16);
+        put_sums(j, j->start, start, sums, x_dtype == MX_BF16);
         return;
     }
     for (int64_t k = 0; k < n; k++)
@@ -329,13 +465,73 @@ MX_INLINE void add_as(const job *j, const block *b, double *sums, const mx_dtype
     memset(sums, 0, (size_t)(n * width) * sizeof *sums);
 }
 
+/* The mean of a pair, a sum and its count, and of what was there before. By masks: whether there is a count is hard to
+ * predict. */
+MX_INLINE double mean_of(const double *pair, double before, bool afresh)
+{
+    uint64_t counts = (uint64_t)((int)(pair[1] == 0) | (int)!afresh), bits;
+    memcpy(&bits, &before, sizeof bits);
+    bits &= 0 - counts;
+    memcpy(&before, &bits, sizeof bits);
+    return (before + pair[0]) / (pair[1] + (double)(int)counts);
+}
+
+/* The means of elements of one dtype; those of x that no index names stay. `sums` has pairs, which are and become 0. */
+MX_INLINE void mean_as(const job *j, const block *b, double *sums, const int64_t width, const mx_dtype dtype)
+{
+    int64_t start = outer_offset(j->g, b->o), n = j->limit;
+    for (int64_t k = 0; k < j->l.n; k++) {
+        int64_t row = (b->o * j->l.n + k) * j->l.inner + b->from;
+        const int32_t *index = j->g->index + row;
+        for (int64_t i = 0; i < width; i++) {
+            double *pair = sums + 2 * (index[i] * width + i);
+            pair[0] += mx_get_number(j->y, row + i, dtype);
+            pair[1]++;
+        }
+    }
+    if (dtype != MX_F64 && width == 1 && j->l.step == 1) { /* means take the place of pairs, and are then rounded */
+        for (int64_t k = 0; k < n; k++)
+            sums[k] = mean_of(sums + 2 * k, mx_get_number(j->start, start + k, dtype), j->afresh);
+        put_sums(j, NULL, start, sums, dtype == MX_BF16);
+        memset(sums + n, 0, (size_t)n * sizeof *sums);
+        return;
+    }
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t at = start + k * j->l.step + inner_offset(j->g, &j->l, b->from + i);
+            double before = mx_get_number(j->start, at, dtype);
+            mx_set_number(j->x, at, mean_of(sums + 2 * (k * width + i), before, j->afresh), dtype);
+        }
+    memset(sums, 0, (size_t)(2 * n * width) * sizeof *sums);
+}
+
+MX_INLINE void mean_by(const job *j, const block *b, double *sums, const mx_dtype dtype)
+{
+    if (j->l.inner == 1)
+        mean_as(j, b, sums, 1, dtype);
+    else
+        mean_as(j, b, sums, b->to - b->from, dtype);
+}
+
+static void mean_block(const job *j, const block *b, double *sums)
+{
+    if (j->dtype == MX_F32)
+        mean_by(j, b, sums, MX_F32);
+    else if (j->dtype == MX_BF16)
+        mean_by(j, b, sums, MX_BF16);
+    else
+        mean_by(j, b, sums, MX_F64);
+}
+
 /* false: the index is not as promised, and nothing is added. A line of neighbours is checked as it is read; all others
  * have been. */
 static bool add_block(const job *j, const block *b, double *sums, mx_dtype x, mx_dtype y)
 {
     if (j->l.inner == 1 && !mx_kernels_current()->moves->within(j->g->index + b->o * j->l.n, j->l.n, j->limit))
         return false;
-    if (x == MX_F32 && y == MX_F32)
+    if (j->kind == MX_SCATTER_MEAN)
+        mean_block(j, b, sums);
+    else if (x == MX_F32 && y == MX_F32)
         add_as(j, b, sums, MX_F32, MX_F32);
     else if (x == MX_BF16 && y == MX_BF16)
         add_as(j, b, sums, MX_BF16, MX_BF16);
@@ -346,33 +542,50 @@ static bool add_block(const job *j, const block *b, double *sums, mx_dtype x, mx
     return true;
 }
 
-mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good)
+static mx_status run_sums(job *j, mx_array x, mx_dtype y_dtype, bool *good)
 {
-    job j = job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
+    const mx_gather *g = j->g;
     int64_t all = product(g->x_size, 0, g->n_dims);
-    int64_t bands = mx_ceil_div(j.l.inner, COLUMNS), room = j.limit * mx_min(COLUMNS, j.l.inner);
-    int64_t bytes = (is_large(&j) ? omp_get_max_threads() : 1) * room * (int64_t)sizeof(double);
+    int64_t bands = mx_ceil_div(j->l.inner, COLUMNS), room = j->limit * mx_min(COLUMNS, j->l.inner);
+    room *= j->kind == MX_SCATTER_MEAN ? 2 : 1; /* pairs */
+    int64_t bytes = (is_large(j) ? omp_get_max_threads() : 1) * room * (int64_t)sizeof(double);
     double *sums;
     int bad = 0;
-    *good = j.l.inner == 1 || mx_kernels_current()->moves->within(g->index, j.l.outer * j.l.n * j.l.inner, j.limit);
-    if (!to.data || !*good) /* without data: it has no elements */
+    *good =
+        j->l.inner == 1 || mx_kernels_current()->moves->within(g->index, j->l.outer * j->l.n * j->l.inner, j->limit);
+    if (!j->x || !*good) /* without data: it has no elements */
         return MX_OK;
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
     memset(sums, 0, (size_t)bytes);
-    j.start = x.data;
-    if (j.l.outer * j.limit * j.l.inner != all || j.l.n == 0) { /* the index does not reach all lines */
+    j->start = x.data;
+    if (j->l.outer * j->limit * j->l.inner != all || j->l.n == 0) { /* the index does not reach all lines */
         if (x.data)
-            mx_copy_runs(to.data, 0, x.data, 0, 1, all * j.bytes);
+            mx_copy_runs(j->x, 0, x.data, 0, 1, all * j->bytes);
         else
-            mx_zero_runs(to.data, 0, 1, all * j.bytes);
-        j.start = j.x;
+            mx_zero_runs(j->x, 0, 1, all * j->bytes);
+        j->start = j->x;
     }
-#pragma omp parallel for collapse(2) schedule(static) reduction(| : bad) if (is_large(&j))
-    for (int64_t o = 0; o < j.l.outer; o++)
+#pragma omp parallel for collapse(2) schedule(static) reduction(| : bad) if (is_large(j))
+    for (int64_t o = 0; o < j->l.outer; o++)
         for (int64_t b = 0; b < bands; b++)
-            bad |= !add_block(&j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j.l.inner, (b + 1) * COLUMNS)},
-                              sums + omp_get_thread_num() * room, to.dtype, y.dtype);
+            bad |= !add_block(j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j->l.inner, (b + 1) * COLUMNS)},
+                              sums + omp_get_thread_num() * room, x.dtype, y_dtype);
     *good = !bad;
     mx_pool_free(sums, bytes);
     return MX_OK;
+}
+
+mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good)
+{
+    job j = job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
+    return run_sums(&j, x, y.dtype, good);
+}
+
+mx_status mx_scatter_mean_run(const mx_gather *g, bool with_x, mx_array to, mx_array x, mx_array y, bool *good)
+{
+    job j = job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
+    j.kind = MX_SCATTER_MEAN;
+    j.dtype = to.dtype;
+    j.afresh = !with_x;
+    return run_sums(&j, x, y.dtype, good);
 }

@@ -1,4 +1,5 @@
-/* Operations that choose elements along a dimension by index: gather, scatter, scatter_add; and their gradients. */
+/* Operations that choose elements along a dimension by index: gather, scatter, scatter_add, scatter_reduce; and their
+ * gradients. */
 #include "kernels/index.h"
 
 #include "core/element.h"
@@ -337,4 +338,109 @@ const mx_op mx_op_scatter_grad = {
     .host = host_scatter_grad,
     .vjp = vjp_scatter_grad,
     .vjp_recorded = vjp_scatter_grad,
+};
+
+/* ---- scatter_reduce ---- */
+
+enum { REDUCE_MAX, REDUCE_MIN, REDUCE_MEAN };
+static const char *const reductions[] = {"max", "min", "mean", NULL};
+
+typedef struct reduce_attr {
+    int64_t dim; /* first: given_dim() reads it */
+    int reduce;
+    bool include_self;
+} reduce_attr;
+
+static mx_status infer_scatter_reduce(mx_call *call)
+{
+    const reduce_attr *attr = mx_call_attr(call);
+    if (attr->reduce == REDUCE_MEAN || !mx_dtype_is_integer(call->in[0]->dtype))
+        MX_TRY(mx_want_real(call, 0));
+    return infer_scatter(call);
+}
+
+static mx_status host_scatter_reduce(mx_call *call)
+{
+    const reduce_attr *attr = mx_call_attr(call);
+    mx_gather g = gather_of(&call->in[0]->shape, call->in[1], attr->dim);
+    mx_array to = mx_array_of(call->out[0]), x = mx_array_of(call->in[0]), src = mx_array_of(call->in[2]);
+    bool good = true;
+    if (attr->reduce == REDUCE_MEAN)
+        MX_TRY(mx_scatter_mean_run(&g, attr->include_self, to, x, src, &good));
+    else
+        good = mx_scatter_extreme_run(&g, attr->reduce == REDUCE_MAX ? MX_SCATTER_MAX : MX_SCATTER_MIN,
+                                      attr->include_self, to, x, src);
+    return good ? MX_OK : check_index(call, call->in[1], &g);
+}
+
+static mx_tensor *number_like(mx_terms *s, const mx_tensor *t, mx_dtype dtype, double value)
+{
+    mx_tensor *y = NULL;
+    return s->status == MX_OK ? mx_term_keep(s, mx_apply_full(&t->shape, dtype, value, &y), &y) : NULL;
+}
+
+/* Each result's gradient is divided evenly among the elements that it is made of: own and hits are 1 for these of x and
+ * of src, else 0. */
+static mx_status vjp_scatter_reduce(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const reduce_attr *attr = mx_call_attr(call);
+    const gather_attr along = {attr->dim};
+    mx_tensor *x = call->in[0], *index = call->in[1], *src = call->in[2], *y = call->out[0];
+    mx_dtype dtype = mx_dtype_accumulates_in(x->dtype);
+    if (!mx_dtype_is_real(x->dtype))
+        return MX_OK;
+    mx_terms s = {.n = 0};
+    mx_tensor *own, *hits;
+    if (attr->reduce == REDUCE_MEAN) {
+        hits = number_like(&s, src, dtype, 1);
+    } else {
+        mx_tensor *chosen = mx_term(&s, &mx_op_gather, MX_ATTRS(along), mx_term_constant(&s, y), index, NULL);
+        hits = mx_term_cast(&s, mx_term_two(&s, &mx_op_eq, src, chosen), dtype);
+    }
+    if (!attr->include_self) /* what the index does not name */
+        own = mx_term(&s, &mx_op_scatter, MX_ATTRS(along), number_like(&s, x, dtype, 1), index,
+                      number_like(&s, src, dtype, 0));
+    else if (attr->reduce == REDUCE_MEAN)
+        own = number_like(&s, x, dtype, 1);
+    else
+        own = mx_term_cast(&s, mx_term_two(&s, &mx_op_eq, x, y), dtype);
+    mx_tensor *count = mx_term(&s, &mx_op_scatter_add, MX_ATTRS(along), own, index, hits);
+    mx_tensor *share = mx_term_div(&s, mx_term_wide(&s, v->out_grad[0]), count);
+    mx_tensor *dx = v->want[0] ? mx_term_mul(&s, own, share) : NULL, *dsrc = NULL;
+    if (v->want[2])
+        dsrc = mx_term_mul(&s, hits, mx_term(&s, &mx_op_gather, MX_ATTRS(along), share, index, NULL));
+    mx_status status = s.status;
+    if (status == MX_OK && dx)
+        status = mx_give_grad(v, 0, mx_retain(dx));
+    if (status == MX_OK && dsrc)
+        status = mx_give_grad(v, 2, mx_retain(dsrc));
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_scatter_reduce = {
+    .name = "scatter_reduce",
+    .doc =
+        "the max, min or mean of x and src at the indices: with dim = 2, y[i][k] is that of x[i][k] and of every "
+        "src[i][j] whose index[i][j] is k; index i32, from 0, of src's shape. The gradient of a max or min is shared "
+        "evenly among equal elements",
+    .inputs = (const char *const[]){"x", "index", "src", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"dim", MX_ATTR_DIM, offsetof(reduce_attr, dim), NAN, NULL,
+                                "dimension along which the index counts"},
+                               {"reduce", MX_ATTR_ENUM, offsetof(reduce_attr, reduce), NAN, reductions,
+                                "of the elements that belong together; scatter_add gives their sum"},
+                               {"include_self", MX_ATTR_BOOL, offsetof(reduce_attr, include_self), 1, NULL,
+                                "false: x counts only where the index names no element"},
+                               {0}},
+    .attr_bytes = sizeof(reduce_attr),
+    .reads_in = 1 << 0 | 1 << 1 | 1 << 2,
+    .reads_out = 1 << 0,
+    .infer = infer_scatter_reduce,
+    .cost = cost_scatter_add,
+    .host = host_scatter_reduce,
+    .vjp = vjp_scatter_reduce,
+    .vjp_recorded = vjp_scatter_reduce,
 };

@@ -78,7 +78,7 @@
     /* permute.c */ \
     X(permute) X(transpose) \
     /* index.c */ \
-    X(gather) X(gather_grad) X(scatter) X(scatter_grad) X(scatter_add) \
+    X(gather) X(gather_grad) X(scatter) X(scatter_grad) X(scatter_add) X(scatter_reduce) \
     /* select.c */ \
     X(index_select) X(one_hot) X(nonzero) \
     /* arrange.c, pad.c */ \

@@ -235,6 +235,14 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         float *to = calloc((size_t)x_count, sizeof *to);
         bool good = true;
         CHECK(!mx_scatter_run(&g, to, x, y, 4), "%s: an index outside of scatter", isa);
+        CHECK(!mx_scatter_extreme_run(&g, MX_SCATTER_MAX, true, (mx_array){to, MX_F32}, (mx_array){x, MX_F32},
+                                      (mx_array){y, MX_F32}),
+              "%s: an index outside of the maxima", isa);
+        CHECK(mx_scatter_mean_run(&g, true, (mx_array){to, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32},
+                                  &good) == MX_OK &&
+                  !good,
+              "%s: an index outside of the means", isa);
+        good = true;
         CHECK(mx_scatter_add_run(&g, (mx_array){to, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, &good) ==
                       MX_OK &&
                   !good,

@@ -199,6 +199,12 @@ local function along_dim(op)
             return { like(shape, float()), index }, { dim = dim }
         elseif op == "scatter_grad" then
             return { index, like(shape, float()) }, { dim = dim }
+        elseif op == "scatter_reduce" then
+            local reduce = pick { "max", "min", "mean" }
+            local of = reduce == "mean" and pick { "f32", "bf16", "f64" }
+                or pick { "f32", "bf16", "f64", "i32", "i64", "u8", "i8" }
+            return { like(shape, of), index, like(part, of) },
+                { dim = dim, reduce = reduce, include_self = chance(2) }
         elseif op ~= "gather_grad" then
             local of = op == "scatter" and pick(random.DTYPES) or pick { "f32", "bf16", "i32", "u8" }
             return { like(shape, of), index, like(part, of) }, { dim = dim }
@@ -453,6 +459,7 @@ local recipes = {
     cross_entropy = table_rows, split_cross_entropy = table_rows, cross_entropy_logits = table_rows,
     cross_entropy_part_ = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
+    scatter_reduce = along_dim,
     norm_grad = reduced, var_grad = reduced,
     logsumexp_grad = reduced, pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
     bernoulli = function()

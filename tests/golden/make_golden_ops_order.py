@@ -112,7 +112,16 @@ def order_cases():
         case(f"linear_scan_grad.one_{reverse}", inputs[:1], moved, {"dim": 2, "reverse": reverse})
 
 
-# ---- scatter and scatter_add ----
+# ---- scatter, scatter_add and scatter_reduce ----
+
+
+def scatter_reduce_case(name, inputs, d, reduce, own, **options):
+    def by(x, i, s):
+        if not own:  # torch divides the gradient by one more where an element of x that does not count is equal by chance
+            x = x.scatter(d, i, np.inf if x.is_floating_point() else 0)
+        return x.scatter_reduce(d, i, s, reduce if reduce == "mean" else "a" + reduce, include_self=own)
+
+    case(f"scatter_reduce.{name}", inputs, by, {"dim": d + 1, "reduce": reduce, "include_self": own}, **options)
 
 
 def index_cases():
@@ -137,6 +146,30 @@ def index_cases():
     case("scatter.empty", empty, lambda x, i, s: x.scatter(0, i, s), {"dim": 1})
     i32 = [integers("scatter i32", 7), rng("scatter ids").integers(0, 7, 20), integers("scatter i32 src", 20)]
     case("scatter_add.i32", i32, lambda x, i, s: x.scatter_add(0, i, s), {"dim": -1})
+
+    for d in range(3):
+        size = [3, 5, 4]
+        size[d] += 3
+        size[(d + 1) % 3] -= 1
+        index = rng(f"scatter{d}").integers(0, CUBE[d], size)
+        for kind in ("dim", "ties"):
+            x, src = normal("scatter_reduce", *CUBE), normal(f"scatter_reduce src{d}", *size)
+            if kind == "ties":
+                x, src = np.round(x), np.round(src)
+            for reduce in ("max", "min", "mean"):
+                for own in (True, False):
+                    scatter_reduce_case(f"{kind}{d + 1}_{reduce}_{own}", [x, index, src], d, reduce, own)
+    for reduce in ("max", "min", "mean"):
+        for own in (True, False):
+            scatter_reduce_case(f"empty_{reduce}_{own}", empty, 0, reduce, own)
+            long = [normal("scatter_reduce long", 131), rng("scatter_reduce").integers(0, 131, 400),
+                    normal("scatter_reduce long src", 400)]
+            scatter_reduce_case(f"long_{reduce}_{own}", long, 0, reduce, own)
+            if reduce != "mean":
+                scatter_reduce_case(f"i32_{reduce}_{own}", i32, 0, reduce, own)
+                special = [np.array([np.nan, 0.0, 1, -np.inf, 2]), np.array([1, 2, 2, 3, 4, 4]),
+                           np.array([np.nan, -np.inf, np.inf, -np.inf, np.nan, 3.0])]
+                scatter_reduce_case(f"special_{reduce}_{own}", special, 0, reduce, own, grads=[])
 
     x = normal("select", *CUBE)
     for d in range(3):

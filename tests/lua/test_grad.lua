@@ -267,6 +267,13 @@ for name, case in pairs {
     scatter = {
         function(a, b) return mx.scatter(a, IDS, b, { dim = 2 }):square():square() end, { 2, 4 }, { 2, 4 },
     },
+    scatter_reduce = {
+        function(a, b)
+            local y = mx.scatter_reduce(a - 1, IDS, b * 3, { dim = 2, reduce = "max" }):square()
+            y = y * mx.scatter_reduce(a, IDS, b, { dim = 2, reduce = "mean", include_self = false }):square()
+            return y * mx.scatter_reduce(a, IDS, b, { dim = 2, reduce = "min", include_self = false })
+        end, { 2, 4 }, { 2, 4 },
+    },
     attention_self = { -- one tensor as all three inputs
         function(a) return mx.attention(a, a, a, { causal = true }) end, { 1, 3, 2, 4 },
     },

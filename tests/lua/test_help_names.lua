@@ -139,6 +139,7 @@ function TestNames.test_answers()
         ["torch_geometric.utils.softmax"] = "mx.scatter_add", ["functional"] = "mx.relu(x)",
         ["torch.take_along_dim"] = "mx.gather(", ["torch.copysign"] = "mx.where(y:lt(0)",
         ["torch.Tensor.cauchy_"] = "mx.tan(", ["torch.index_add"] = "whole rows",
+        ["torch.scatter_reduce"] = "mx.scatter_reduce(", ["torch_scatter.scatter_max"] = "mx.scatter_reduce(",
         ["batch norm"] = "mx.batch_norm(", ["early stopping"] = "mx.optim.early_stopping(",
         ["label smoothing"] = "mx.softmax_cross_entropy", ["ignore index"] = "mx.softmax_cross_entropy",
         ["x.to(device)"] = "t:to(", ["hidden states"] = "model:hidden(", ["jax.lax.scan"] = "for, while and if",

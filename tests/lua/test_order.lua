@@ -128,6 +128,60 @@ function TestParts.test_scatter_add_to_many_columns()
     assert(step)
 end
 
+-- Maxima, minima and means of lines, as Lua computes them; NaN is a value.
+local function reduced(x, at, y, dim, reduce, include_self)
+    local lines, names = {}, {}
+    for i = 1, #at do
+        for j = 1, #at[1] do
+            local r, c = dim == 1 and at[i][j] + 1 or i, dim == 2 and at[i][j] + 1 or j
+            local k = (r - 1) * #x[1] + c
+            lines[k] = lines[k] or (include_self and { x[r][c] } or {})
+            names[k] = { r, c }
+            table.insert(lines[k], y[i][j])
+        end
+    end
+    for k, line in pairs(lines) do
+        local sum = 0
+        for _, value in ipairs(line) do
+            sum = sum + value
+        end
+        x[names[k][1]][names[k][2]] = reduce == "mean" and sum / #line or math[reduce](table.unpack(line))
+    end
+    return x
+end
+
+local function check_scatter_reduce(size, part, dtype, dim)
+    local step <close> = mx.step()
+    local ids = mx.randint(part, { high = part[dim], seed = 2 })
+    local x = mx.round(mx.randn { shape = size, seed = 4 } * 40):to(dtype)
+    local y = mx.round(mx.randn { shape = part, seed = 5 } * 40):to(dtype)
+    for _, reduce in ipairs { "max", "min", mx.dtypes[dtype].is_real and "mean" or nil } do
+        for _, include_self in ipairs { true, false } do
+            local expected = reduced(x:totable(), ids:totable(), y:totable(), dim, reduce, include_self)
+            expected = mx.tensor(expected, "f64"):to(dtype)
+            compare.on_each_isa(function(isa)
+                local how = { dim = dim, reduce = reduce, include_self = include_self }
+                lu.assertTrue(compare.identical(mx.scatter_reduce(x, ids, y, how), expected),
+                    ("%s %s %s along %d"):format(isa, dtype, reduce, dim))
+            end)
+        end
+    end
+    assert(step)
+end
+
+function TestParts.test_scatter_reduce()
+    check_scatter_reduce({ 3, 40000 }, { 3, 40000 }, "f32", 2)
+    for dim = 1, 2 do
+        check_scatter_reduce({ 70, 130 }, { 60, 120 }, "f32", dim)
+        check_scatter_reduce({ 70, 130 }, { 61, 130 }, "bf16", dim)
+        check_scatter_reduce({ 7, 5 }, { 7, 5 }, "f64", dim)
+        check_scatter_reduce({ 70, 130 }, { 70, 130 }, "i32", dim)
+        check_scatter_reduce({ 33, 70 }, { 9, 70 }, "i64", dim)
+        check_scatter_reduce({ 33, 70 }, { 33, 9 }, "u8", dim)
+        check_scatter_reduce({ 33, 70 }, { 9, 70 }, "i8", dim)
+    end
+end
+
 --- Long lines are first searched for a number that at least k elements are beyond: the result is that of sorting.
 function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
     local step <close> = mx.step()

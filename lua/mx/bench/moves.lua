@@ -66,6 +66,16 @@ local MATRICES = {
     { "gather", "dim 2", function(x, ids) return mx.gather(x, ids, { dim = 2 }) end },
     { "scatter", "dim 2", function(x, ids) return mx.scatter(x, ids, x, { dim = 2 }) end },
     { "scatter_add", "dim 2", function(x, ids) return mx.scatter_add(x, ids, x, { dim = 2 }) end },
+    { "scatter_reduce", "dim 2 max", function(x, ids)
+        return mx.scatter_reduce(x, ids, x, { dim = 2, reduce = "max" })
+    end },
+    { "scatter_reduce", "dim 2 mean", function(x, ids)
+        return mx.scatter_reduce(x, ids, x, { dim = 2, reduce = "mean", include_self = false })
+    end },
+    { "scatter_add", "dim 1", function(x, ids) return mx.scatter_add(x, ids, x, { dim = 1 }) end },
+    { "scatter_reduce", "dim 1 max", function(x, ids)
+        return mx.scatter_reduce(x, ids, x, { dim = 1, reduce = "max" })
+    end },
     { "dropout", "", function(x) return mx.dropout(x, { rate = 0.1, seed = 3 }) end },
 }
 
@@ -96,7 +106,7 @@ function moves.add(list, bytes)
                 ops = { [op] = true },
                 make = function(check)
                     local x = randn(1, { check and 64 or rows, WIDTH }, dtype)
-                    local high = text == "dim 1" and x:size(1) or WIDTH
+                    local high = text:match "^dim 1" and x:size(1) or WIDTH
                     local ids = (op == "gather" or op:match "^scatter")
                         and mx.randint({ x:size(1), WIDTH }, { high = high, seed = 3 })
                     return function() return call(x, ids) end

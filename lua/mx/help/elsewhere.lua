@@ -52,14 +52,6 @@ local ids, x = mx.tensor({ 0, 0, 1 }, "i32"), mx.tensor { { 0 }, { 0 }, { 5 } } 
 local e = mx.exp(x - x:detach():max())
 local sums = mx.scatter_add(mx.zeros(2, 1), mx.expand(ids:view(-1, 1), x:size()), e, { dim = 1 })
 e / sums[ids] --> {{0.5}, {0.5}, {1}}]] },
-        { "scatter_reduce, scatter_reduce_, index_reduce",
-            "sums by mx.scatter_add, means divided by the counts; for maxima sort first, because mx.scatter keeps the "
-            .. "last of several elements that have the same place", code = [[
-local ids, x = mx.tensor({ 0, 1, 0 }, "i32"), mx.tensor { 3, 7, 1 }
-local sums = mx.scatter_add(mx.zeros(2), ids, x, { dim = 1 })
-sums / mx.scatter_add(mx.zeros(2), ids, mx.ones(3), { dim = 1 }) --> {2, 7}
-local values, order = mx.sort(x)
-mx.scatter(mx.full({ 2 }, -math.huge), ids[order], values, { dim = 1 }) --> {3, 7}]] },
         { "addcmul, addcdiv, Tensor.addcmul_, Tensor.addcdiv_",
             "`x + value * a * b`; in place `x:add_(a * b, { alpha = value })`",
             code = [[mx.ones(2):add_(mx.ones(2) * 3, { alpha = 0.5 }) --> {2.5, 2.5}]] },
@@ -273,7 +265,7 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             code = [[mx.norm(mx.tensor { { 3, 4 } }):item() --> 5]] },
         { "result_type, promote_types, can_cast, is_complex, is_signed, typename",
             "mx.dtypes has the properties of each dtype", code = [[mx.dtypes.bf16 ~= nil --> true]] },
-        { "segment_reduce, segment_sum",
+        { "segment_sum",
             "mx.scatter_add with the number of each element's segment; mx.grouped_column_sum for runs",
             code = [[mx.grouped_column_sum(mx.ones(3, 1), mx.tensor({ 2, 1 }, "i32")) --> {{2}, {1}}]] },
         { "from_dlpack, to_dlpack, from_file", "files of numpy: mx.load_npy, mx.save_npy; mx.from_bytes",

@@ -215,6 +215,15 @@ mx.scatter(mx.zeros(3), mx.tensor({ 2, 0 }, "i32"), mx.tensor { 5, 6 }, { dim = 
 mx.scatter_add(mx.zeros(3), mx.tensor({ 2, 2 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {0, 0, 11}
 local ids, rows = mx.tensor({ 1, 1 }, "i32"), mx.tensor { { 1, 2 }, { 3, 4 } } -- index_add: whole rows
 mx.scatter_add(mx.zeros(2, 2), mx.expand(ids:view(-1, 1), rows:size()), rows, { dim = 1 }) --> {{0, 0}, {4, 6}}]] },
+        { "scatter_reduce", torch = "scatter_reduce, scatter_reduce_, index_reduce, segment_reduce, "
+            .. "segment_max, scatter_max, scatter_mean, global_max_pool, global_mean_pool", code = [[
+-- "amax" of PyTorch is "max" here, "amin" is "min"; "sum" is mx.scatter_add, "prod" by logarithms
+local ids, x = mx.tensor({ 0, 1, 0 }, "i32"), mx.tensor { 3, 7, 1 }
+mx.scatter_reduce(mx.zeros(2), ids, x, { dim = 1, reduce = "max" }) --> {3, 7}
+mx.scatter_reduce(mx.zeros(2), ids, x, { dim = 1, reduce = "mean", include_self = false }) --> {2, 7}
+local rows = mx.tensor { { 1, 9 }, { 5, 2 }, { 4, 4 } } -- the maximum of the rows of each graph
+local index, how = mx.expand(ids:view(-1, 1), rows:size()), { dim = 1, reduce = "max", include_self = false }
+mx.scatter_reduce(mx.zeros(2, 2), index, rows, how) --> {{4, 9}, {5, 2}}]] },
         { "nonzero", torch = "nonzero, argwhere", code = [[mx.nonzero(mx.tensor { 0, 5, 7 }) --> {{1}, {2}}]] },
         { "sort", torch = "sort", code = [[
 local values, ids = mx.sort(mx.tensor { 3, 1, 2 })

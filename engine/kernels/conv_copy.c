@@ -99,22 +99,20 @@ void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int6
     }
 }
 
-void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t begin, int64_t end, int64_t i,
-                      int64_t n)
+void mx_conv_ask_piece(const mx_conv_asking *a, int64_t piece)
 {
     enum { LINE = 64 };
+    const mx_conv_copy *c = &a->copy;
     const mx_windows *w = &c->w;
-    int64_t all = (end - begin) * c->images, bytes = (int64_t)mx_dtype_bytes(planes->x.dtype);
+    int64_t bytes = (int64_t)mx_dtype_bytes(a->planes->x.dtype), plane = a->begin + piece / c->images;
     int64_t left = mx_max(c->j0 * w->stride[1] + w->least[1], 0);
     int64_t right = mx_min(c->j0 * w->stride[1] + w->least[1] + met_by(w, c->columns), w->in[1]);
-    for (int64_t part = all * i / n; part < all * (i + 1) / n; part++) {
-        int64_t image = part % c->images, y = first_line(c, image);
-        int64_t last = mx_min(y + lines_to(c, image) - (image > 0 ? lines_to(c, image - 1) : 0), w->in[0]);
-        for (y = mx_max(y, 0); y < last; y++) {
-            const char *row = row_at(c, planes, begin + part / c->images, image, y).data;
-            for (int64_t b = left * bytes; b < right * bytes; b += LINE)
-                __builtin_prefetch(row + b, 0, 2);
-        }
+    int64_t image = piece % c->images, y = first_line(c, image);
+    int64_t last = mx_min(y + lines_to(c, image) - (image > 0 ? lines_to(c, image - 1) : 0), w->in[0]);
+    for (y = mx_max(y, 0); y < last; y++) {
+        const char *row = row_at(c, a->planes, plane, image, y).data;
+        for (int64_t b = left * bytes; b < right * bytes; b += LINE)
+            __builtin_prefetch(row + b, 0, 3);
     }
 }
 

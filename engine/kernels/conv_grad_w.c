@@ -164,15 +164,14 @@ typedef struct chunk {
     int64_t group, channel, channels, row, rows;
 } chunk;
 
-/* The product of a packed panel of columns from `column` on, for a block of positions, onto the sums. `part` of `parts`
- * of what the next block reads of x is asked for. */
+/* The product of a packed panel of columns from `column` on, for a block of positions, onto the sums. What the
+ * next block reads of x is asked for meanwhile, up to `part` + 1 of `parts`. */
 static void multiply(const job *j, const chunk *k, int64_t column, int64_t words, bool onto, const room *r,
-                     const mx_conv_copy *then, int64_t part, int64_t parts)
+                     mx_conv_asking *then, int64_t part, int64_t parts)
 {
     int64_t mr = j->u->mr, nr = j->u->nr, tiles = mx_ceil_div(k->rows, mr);
     for (int64_t i = 0; i < tiles; i++) {
-        if (then)
-            mx_conv_copy_ask(then, &j->planes, k->channel, k->channel + k->channels, part * tiles + i, parts * tiles);
+        mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
         j->u->kernel(words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr, nr, onto,
                      NULL);
     }
@@ -181,15 +180,18 @@ static void multiply(const job *j, const chunk *k, int64_t column, int64_t words
 static void add_block(const job *j, const chunk *k, int64_t block, room *r)
 {
     const mx_micro *u = j->u;
-    mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block), then = copy;
+    mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block);
+    mx_conv_asking then = {copy, &j->planes, k->channel, 0, 0};
     int64_t n = copy.count, words = mx_conv_words(u, n), columns = k->channels * j->p.taps;
     int64_t panels = mx_ceil_div(columns, u->nr);
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
     if (!j->p.in_place)
         copy_x(j, &copy, k->channel, k->channels, r);
-    if (block + 1 < j->blocks.count)
-        then = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
+    if (block + 1 < j->blocks.count) {
+        then.copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
+        then.count = k->channels * then.copy.images;
+    }
     for (int64_t p = 0; p < n && !j->p.in_place;) { /* what is left of a row of results */
         (void)mx_conv_copy_runs(&copy, p, mx_min(n - p, copy.columns), runs);
         for (int64_t i = 0; i < runs[0].n; i++, p++)
@@ -205,7 +207,7 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
             mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
             mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
         }
-        multiply(j, k, c, words, block > 0, r, block + 1 < j->blocks.count ? &then : NULL, i, panels);
+        multiply(j, k, c, words, block > 0, r, &then, i, panels);
     }
 }
 

@@ -103,10 +103,22 @@ typedef struct mx_conv_planes {
 
 void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t plane, float *copy);
 
-/* Starts reading part `i` of `n` of what copies of the planes `begin` to before `end` are made from, so that it
- * overlaps with arithmetic. */
-void mx_conv_copy_ask(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t begin, int64_t end, int64_t i,
-                      int64_t n);
+/* What copies are made from is asked for, so that reading it overlaps with arithmetic: `count` pieces, a plane of an
+ * image each, from plane `begin` on, of which `done` have been. */
+typedef struct mx_conv_asking {
+    mx_conv_copy copy;
+    const mx_conv_planes *planes;
+    int64_t begin, count, done;
+} mx_conv_asking;
+
+void mx_conv_ask_piece(const mx_conv_asking *a, int64_t piece);
+
+/* Goes on until `i` of `n` parts of all have been asked for. */
+static inline void mx_conv_ask(mx_conv_asking *a, int64_t i, int64_t n)
+{
+    for (; a->done * n < a->count * i; a->done++)
+        mx_conv_ask_piece(a, a->done);
+}
 
 /* The results from number `at` of the block on, n at most, as runs of neighbours; returns the number of runs. */
 int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_run *runs);

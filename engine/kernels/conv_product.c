@@ -8,6 +8,8 @@
  *     for panels of columns                              packed into the first- or second-level cache
  *     for panels of rows                                 the micro-kernel
  *
+ * Results that are streamed are stored from so many panels side by side that their rows are whole cache lines.
+ *
  * A result is one sum over k in blocks of kc, so its bits depend neither on the blocks of columns and rows nor on the
  * number of threads. */
 #include "kernels/conv_internal.h"
@@ -21,8 +23,14 @@
 #include <string.h>
 
 /* Rows of a chunk; panels of a block; floats of the sums and of the copies of a block, which both stay in the
- * second-level cache beside a chunk of the weights. */
-enum { ROWS = 512, PANELS = 16, SUMS = 160 << 10, COPIES = 128 << 10, FEW_TAPS = 3, FEW_PLANES = 16 };
+ * second-level cache beside a chunk of the weights. Where all panels of a block are packed at once: their words, beside
+ * which there is room for what the next block reads; but that is at least so many bytes of a row, because shorter
+ * pieces of memory are read more slowly. */
+enum { ROWS = 512, PANELS = 16, SUMS = 160 << 10, COPIES = 128 << 10, PACKED = 32 << 10, PIECE_BYTES = 512 };
+
+enum { FEW_TAPS = 3, FEW_PLANES = 16 };
+
+enum { LINE_BYTES = 64, MOST_SIDE = 2 }; /* MOST_SIDE panels fill cache lines: a row of one is half lines */
 
 typedef struct job {
     const mx_conv_pass *p;
@@ -30,6 +38,7 @@ typedef struct job {
     mx_array w, to;
     const float *bias;           /* of all channels of the result; NULL: none */
     bool stream;                 /* results are written past the caches */
+    int64_t side, width;         /* panels whose results are stored together; their columns */
     int64_t k, kc, words;        /* elements of k; in a block; words of k of all blocks */
     int64_t at_once;             /* elements of k whose planes are copied at once: few, and for all panels; or kc */
     mx_conv_blocks blocks;       /* of columns */
@@ -133,15 +142,16 @@ static void put(const job *j, int64_t group, int64_t row, int64_t m, const mx_co
                 const float *tile)
 {
     const mx_conv_pass *p = j->p;
-    int64_t size = p->to[0] * p->to[1], nr = j->u->nr;
+    int64_t size = p->to[0] * p->to[1];
     const float *bias = j->bias ? j->bias + group * p->outputs + row : NULL;
     for (const mx_conv_run *r = runs; r < runs + n_runs; r++) {
         int64_t to = r->from + row * size;
         if (p->step == 1)
-            mx_kernels_current()->conv->put(m, r->n, tile + r->to, nr, bias, mx_conv_part(j->to, to), size, j->stream);
+            mx_kernels_current()->conv->put(m, r->n, tile + r->to, j->width, bias, mx_conv_part(j->to, to), size,
+                                            j->stream);
         else /* a gradient by x, without a bias */
             for (int64_t i = 0; i < m; i++)
-                spread(tile + i * nr + r->to, r->n, mx_conv_part(j->to, to + i * size), p->step);
+                spread(tile + i * j->width + r->to, r->n, mx_conv_part(j->to, to + i * size), p->step);
     }
 }
 
@@ -158,7 +168,7 @@ typedef struct room {
 static int64_t panel_words(const job *j) { return j->u->nr * mx_conv_words(j->u, j->kc) + MX_CONV_SLACK; }
 static int64_t packed_words(const job *j)
 {
-    return panel_words(j) * (j->at_once < j->kc ? mx_ceil_div(j->blocks.size, j->u->nr) : 1);
+    return panel_words(j) * (j->at_once < j->kc ? j->blocks.size / j->u->nr : j->side);
 }
 
 static int64_t room_bytes(const job *j)
@@ -190,13 +200,12 @@ static void copy_planes(const job *j, const mx_conv_copy *copy, int64_t group, i
 {
     int64_t floats = copy->lines * copy->row;
     span s = planes_of(j, group, k0, k), next = planes_of(j, group, k0 + k, k);
-    for (int64_t c = s.begin, then = next.begin; c < s.end; c++, then++) {
-        if (!j->p->in_place)
-            mx_conv_copy_fill(copy, &j->planes, c, r->copies + (c - s.begin) * floats);
-        if (then < next.end)
-            mx_conv_copy_ask(copy, &j->planes, then, then + 1, 0, 1);
+    mx_conv_asking then = {*copy, &j->planes, next.begin, (next.end - next.begin) * copy->images, 0};
+    for (int64_t c = s.begin; c < s.end; c++) {
+        mx_conv_copy_fill(copy, &j->planes, c, r->copies + (c - s.begin) * floats);
+        mx_conv_ask(&then, c + 1 - s.begin, s.end - s.begin);
     }
-    for (int64_t e = 0; e < k && !j->p->in_place; e++) {
+    for (int64_t e = 0; e < k; e++) {
         int64_t plane = group * j->p->inputs + (k0 + e) / j->p->taps - s.begin;
         mx_conv_tap tap = mx_conv_pass_tap(j->p, (k0 + e) % j->p->taps);
         r->at[e] = plane * floats + mx_conv_copy_at(copy, tap.d, tap.e);
@@ -204,19 +213,20 @@ static void copy_planes(const job *j, const mx_conv_copy *copy, int64_t group, i
 }
 
 /* What is copied next: the next block of k, or the first one of the next block of columns. */
-typedef struct next {
-    mx_conv_copy copy;
-    span planes;
-} next;
-
-static next next_of(const job *j, const mx_conv_copy *copy, int64_t group, int64_t block, int64_t k0)
+static mx_conv_asking next_of(const job *j, const mx_conv_copy *copy, int64_t group, int64_t block, int64_t k0)
 {
     int64_t some = j->p->in_place ? j->kc : j->at_once; /* what is packed in place arrives during the products */
-    if (k0 + j->kc < j->k)
-        return (next){*copy, planes_of(j, group, k0 + j->kc, some)};
-    if (block + 1 < j->blocks.count)
-        return (next){mx_conv_copy_of(&j->p->w, j->p->batch, &j->blocks, block + 1), planes_of(j, group, 0, some)};
-    return (next){*copy, {0, 0}};
+    mx_conv_asking next = {*copy, &j->planes, 0, 0, 0};
+    span s = {0, 0};
+    if (k0 + j->kc < j->k) {
+        s = planes_of(j, group, k0 + j->kc, some);
+    } else if (block + 1 < j->blocks.count) {
+        next.copy = mx_conv_copy_of(&j->p->w, j->p->batch, &j->blocks, block + 1);
+        s = planes_of(j, group, 0, some);
+    }
+    next.begin = s.begin;
+    next.count = (s.end - s.begin) * next.copy.images;
+    return next;
 }
 
 /* A chunk of rows of a group. */
@@ -224,34 +234,35 @@ typedef struct chunk {
     int64_t group, row, rows;
 } chunk;
 
-/* The product of a packed panel of n columns and a chunk of rows, for a block of k. `part` of `parts` of what comes
- * next is asked for. */
+/* The products of n columns, of packed panels side by side, and a chunk of rows, for a block of k. What comes next is
+ * asked for meanwhile, up to `part` + 1 of `parts`. */
 static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, int64_t k0, float *sums,
-                     const uint32_t *panel, const next *then, int64_t part, int64_t parts)
+                     const uint32_t *panels, mx_conv_asking *then, int64_t part, int64_t parts)
 {
-    int64_t mr = j->u->mr, words = mx_conv_words(j->u, mx_min(j->kc, j->k - k0)), tiles = mx_ceil_div(c->rows, mr);
+    int64_t mr = j->u->mr, nr = j->u->nr, words = mx_conv_words(j->u, mx_min(j->kc, j->k - k0)), each = panel_words(j);
+    int64_t tiles = mx_ceil_div(c->rows, mr);
+    const uint32_t *a = weights_at(j, c->group, k0, c->row);
     bool last = k0 + j->kc >= j->k;
-    _Alignas(64) float tile[MX_MICRO_MAX_TILE];
-    mx_conv_run runs[MX_CONV_MOST_COLUMNS];
+    _Alignas(64) float tile[MOST_SIDE * MX_MICRO_MAX_TILE];
+    mx_conv_run runs[MOST_SIDE * MX_CONV_MOST_COLUMNS];
     int64_t n_runs = last ? places_of(j, c->group, column, n, runs) : 0;
-    for (int64_t i = 0; i < tiles; i++) {
+    for (int64_t i = 0; i < tiles; i++, a += mr * words) {
         int64_t row = c->row + i * mr, m = mx_min(mr, j->p->outputs - row);
-        float *to = j->kc < j->k ? sums + i * mr * j->u->nr : tile;
-        mx_conv_copy_ask(&then->copy, &j->planes, then->planes.begin, then->planes.end, part * tiles + i,
-                         parts * tiles);
-        j->u->kernel(words, weights_at(j, c->group, k0, row), panel, 1, to, j->u->nr, k0 > 0, NULL);
+        float *to = j->kc < j->k ? sums + i * mr * j->width : tile;
+        mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
+        for (int64_t q = 0; q * nr < n; q++)
+            j->u->kernel(words, a, panels + q * each, 1, to + q * nr, j->width, k0 > 0, NULL);
         if (last)
             put(j, c->group, row, m, runs, n_runs, to);
     }
 }
 
 /* Packs k elements of a panel, from element k0 + `first` of the operand on. */
-static uint32_t *pack_panel(const job *j, const mx_conv_copy *copy, int64_t group, int64_t number, int64_t k0,
-                            int64_t first, int64_t k, const room *r)
+static void pack_panel(const job *j, const mx_conv_copy *copy, int64_t group, int64_t number, int64_t k0, int64_t first,
+                       int64_t k, const room *r, uint32_t *packed)
 {
     const mx_micro *u = j->u;
     int64_t column = number * u->nr, n = mx_min(u->nr, copy->count - column);
-    uint32_t *packed = r->panel + (j->at_once < j->kc ? number * panel_words(j) : 0) + first / u->k_group * u->nr;
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
     if (j->p->in_place) {
@@ -262,29 +273,31 @@ static uint32_t *pack_panel(const job *j, const mx_conv_copy *copy, int64_t grou
         mx_conv_panel_cut(u, runs, mx_conv_copy_runs(copy, column, n, runs), &panel);
         mx_conv_panel_pack(u, &panel, r->copies, k, r->at, packed);
     }
-    return packed;
 }
 
 static void run_block(const job *j, const chunk *rows, int64_t block, char *scratch)
 {
     mx_conv_copy copy = mx_conv_copy_of(&j->p->w, j->p->batch, &j->blocks, block);
     room r = room_of(j, scratch);
-    int64_t nr = j->u->nr, panels = mx_ceil_div(copy.count, nr), k0 = 0;
+    int64_t nr = j->u->nr, panels = mx_ceil_div(copy.count, nr), parts = mx_ceil_div(panels, j->side), k0 = 0;
     bool few = j->at_once < j->kc;
     do { /* once even if there are no taps */
         int64_t k = mx_min(j->kc, j->k - k0);
-        next then = next_of(j, &copy, rows->group, block, k0);
+        mx_conv_asking then = next_of(j, &copy, rows->group, block, k0);
         for (int64_t e = 0; e < k; e += j->at_once) {
             int64_t some = mx_min(j->at_once, k - e);
-            copy_planes(j, &copy, rows->group, k0 + e, some, &r);
+            if (!j->p->in_place)
+                copy_planes(j, &copy, rows->group, k0 + e, some, &r);
             for (int64_t i = 0; few && i < panels; i++)
-                (void)pack_panel(j, &copy, rows->group, i, k0, e, some, &r);
+                pack_panel(j, &copy, rows->group, i, k0, e, some, &r,
+                           r.panel + i * panel_words(j) + e / j->u->k_group * nr);
         }
-        for (int64_t i = 0; i < panels; i++) {
-            const uint32_t *packed =
-                few ? r.panel + i * panel_words(j) : pack_panel(j, &copy, rows->group, i, k0, 0, k, &r);
-            multiply(j, rows, copy.first + i * nr, mx_min(nr, copy.count - i * nr), k0, r.sums + i * nr * rows->rows,
-                     packed, &then, i, panels);
+        for (int64_t i = 0; i < parts; i++) {
+            int64_t column = i * j->width, first = i * j->side;
+            for (int64_t q = 0; !few && q < mx_min(j->side, panels - first); q++)
+                pack_panel(j, &copy, rows->group, first + q, k0, 0, k, &r, r.panel + q * panel_words(j));
+            multiply(j, rows, copy.first + column, mx_min(j->width, copy.count - column), k0,
+                     r.sums + column * rows->rows, r.panel + (few ? first * panel_words(j) : 0), &then, i, parts);
         }
         k0 += j->kc;
     } while (k0 < j->k);
@@ -299,19 +312,34 @@ static void plan(job *j, int64_t threads)
     const mx_micro *u = j->u;
     const mx_conv_pass *p = j->p;
     int64_t taps = mx_max(p->taps, 1), unit = (int64_t)u->k_unit * u->k_group, floats;
-    int64_t panels = mx_ceil_div(p->batch * p->w.out[0] * p->w.out[1], u->nr);
-    int64_t most = mx_min(PANELS, mx_ceil_div(panels * p->groups, threads));
+    int64_t bytes = (int64_t)mx_dtype_bytes(j->planes.x.dtype);
+    int64_t panels = mx_ceil_div(p->batch * p->w.out[0] * p->w.out[1], j->width);
+    int64_t most = mx_min(PANELS / j->side, mx_ceil_div(panels * p->groups, threads));
     j->at_once = taps <= FEW_TAPS ? mx_min(mx_round_up(FEW_PLANES * taps, unit), j->kc) : j->kc;
     j->chunk = mx_min(j->rows, ROWS / u->mr * u->mr);
+    bool few = j->at_once < j->kc;
     for (;; most--) {
-        j->blocks = mx_conv_blocks_of(&p->w, p->batch, most * u->nr, u->nr);
+        j->blocks = mx_conv_blocks_of(&p->w, p->batch, most * j->width, j->width);
         floats = mx_min(j->at_once / taps + 2, p->inputs) * mx_conv_copy_most(&p->w, &j->blocks);
-        if (most == 1 || (mx_max(floats, packed_words(j)) <= COPIES && j->blocks.size * j->chunk <= SUMS))
+        bool packed = !few || packed_words(j) <= PACKED || j->blocks.size * bytes <= PIECE_BYTES;
+        if (most == 1 || (packed && floats <= COPIES && j->blocks.size * j->chunk <= SUMS))
             break;
     }
     j->sums = j->kc < j->k ? j->blocks.size * j->chunk : 0;
     j->copies = mx_round_up(floats + MX_CONV_SLACK, 16);
     j->bytes = room_bytes(j);
+}
+
+/* Whether results are streamed, and how many panels are stored together so that their rows fill cache lines. Planes
+ * that begin anywhere in a line would leave too many lines that are written in parts. */
+static void set_side(job *j)
+{
+    const mx_conv_pass *p = j->p;
+    int64_t bytes = (int64_t)mx_dtype_bytes(j->to.dtype), plane = p->to[0] * p->to[1] * bytes;
+    j->stream =
+        p->step == 1 && plane % (LINE_BYTES / 2) == 0 && mx_should_stream(p->batch * p->groups * p->outputs * plane);
+    j->side = j->stream && j->u->nr * bytes % LINE_BYTES != 0 ? MOST_SIDE : 1;
+    j->width = j->side * j->u->nr;
 }
 
 static void run_all(const job *j, int64_t threads)
@@ -343,7 +371,7 @@ mx_status mx_conv_product_pass(const mx_conv_pass *p, mx_array from, mx_array w,
     j.kc = mx_max(mx_conv_k_block(j.u, j.k), 1);
     j.words = mx_conv_words(j.u, j.k / j.kc * j.kc) + mx_conv_words(j.u, j.k % j.kc);
     j.rows = mx_round_up(p->outputs, j.u->mr);
-    j.stream = mx_should_stream(p->batch * p->groups * p->outputs * p->to[0] * p->to[1] * 4);
+    set_side(&j);
     if (p->batch * p->w.out[0] * p->w.out[1] == 0 || j.rows == 0)
         return MX_OK;
     plan(&j, threads);

@@ -395,6 +395,8 @@ for name, case in pairs {
     points = { { 3, 70, 9, 11 }, { 33, 70, 1, 1 } },
     points_of_large_images = { { 2, 20, 40, 45 }, { 70, 20, 1, 1 } },
     points_of_many_channels = { { 1, 1100, 5, 7 }, { 40, 1100, 1, 1 } },
+    streamed = { { 2, 4, 65, 64 }, { 260, 4, 2, 1 } },
+    streamed_half_lines = { { 3, 4, 28, 28 }, { 900, 4, 1, 1 } }, -- planes of bf16 begin in the middle of cache lines
     points_of_groups = { { 3, 100, 9, 11 }, { 192, 50, 1, 1 }, { groups = 2 } }, -- whose weights' gradient is turned
     added_bands = { { 1, 3, 90, 700 }, { 16, 3, 5, 4 }, { padding = { 2, 1 } } },
     added_chunks = { { 2, 40, 9, 8 }, { 20, 40, 3, 2 }, { stride = { 2, 3 }, dilation = { 2, 1 }, padding = 2 } },

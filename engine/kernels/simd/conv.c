@@ -67,12 +67,14 @@ MX_INLINE void take_as(const bool bf16, const bool pairs, const void *x, int64_t
                        const mx_conv_run *runs, int64_t n_runs, int64_t width, uint32_t *out)
 {
     for (int64_t e = 0; e < n; e += pairs ? 2 : 1, out += width)
-        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
-            for (int64_t i = 0; i < r->n; i += VL) {
-                int64_t at = e * step + r->from + i, left = r->n - i;
-                vi_store((int32_t *)out + r->to + i,
+        for (int64_t k = 0; k < n_runs; k++) {
+            const mx_conv_run r = runs[k]; /* a copy, which no store changes */
+            for (int64_t i = 0; i < r.n; i += VL) {
+                int64_t at = e * step + r.from + i, left = r.n - i;
+                vi_store((int32_t *)out + r.to + i,
                          pairs ? take_pairs(x, at, step, e + 1 < n, left) : take_singles(x, at, left, bf16));
             }
+        }
 }
 
 static void take(mx_array x, int64_t n, int64_t step, const mx_conv_run *runs, int64_t n_runs, bool pairs,
@@ -86,32 +88,36 @@ static void take(mx_array x, int64_t n, int64_t step, const mx_conv_run *runs, i
         take_as(false, false, x.data, n, step, runs, n_runs, width, out);
 }
 
-MX_INLINE void put_as(const bool bf16, const bool stream, int64_t m, int64_t n, const float *tile, int64_t width,
-                      const float *bias, void *y, int64_t step)
+/* A row of n results. What is streamed are the whole cache lines in it. */
+MX_INLINE void put_row(int64_t n, const float *x, vf add, void *y, const bool bf16, const bool stream)
 {
-    for (int64_t i = 0; i < m; i++, tile += width) {
-        vf add = vf_set1(bias ? bias[i] : 0);
-        for (int64_t j = 0; j < n; j += VL) {
-            vf v = vf_load(tile + j) + add;
-            if (n - j < VL)
-                row_store_part(y, i * step + j, v, n - j, bf16);
-            else if (stream)
-                vf_stream((float *)y + i * step + j, v);
-            else
-                row_store(y, i * step + j, v, bf16);
-        }
-    }
+    int64_t i = stream ? row_head(y, n, bf16) : 0;
+    for (int64_t l = 0; l < i; l += VL)
+        row_store_part(y, l, vf_load_part(x + l, mx_min(VL, i - l)) + add, mx_min(VL, i - l), bf16);
+    for (; i + 2 * VL <= n; i += 2 * VL)
+        row_store2(y, i, vf_load(x + i) + add, vf_load(x + i + VL) + add, bf16, stream);
+    for (; !bf16 && i + VL <= n; i += VL)
+        stream ? vf_stream((float *)y + i, vf_load(x + i) + add) : vf_store((float *)y + i, vf_load(x + i) + add);
+    for (; i < n; i += VL)
+        row_store_part(y, i, vf_load_part(x + i, mx_min(VL, n - i)) + add, mx_min(VL, n - i), bf16);
+}
+
+MX_INLINE void put_as(const bool bf16, const bool stream, int64_t m, int64_t n, const float *tile, int64_t width,
+                      const float *bias, char *y, int64_t step)
+{
+    for (int64_t i = 0; i < m; i++, tile += width, y += step * (bf16 ? 2 : 4))
+        put_row(n, tile, vf_set1(bias ? bias[i] : 0), y, bf16, stream);
 }
 
 static void put(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
                 bool stream)
 {
     if (mx_is_bf16(y.dtype))
-        put_as(true, false, m, n, tile, width, bias, y.data, step);
-    else if (stream && ((uintptr_t)y.data | (uintptr_t)step * sizeof(float)) % 64 == 0)
-        put_as(false, true, m, n, tile, width, bias, y.data, step);
+        stream ? put_as(true, true, m, n, tile, width, bias, y.data, step)
+               : put_as(true, false, m, n, tile, width, bias, y.data, step);
     else
-        put_as(false, false, m, n, tile, width, bias, y.data, step);
+        stream ? put_as(false, true, m, n, tile, width, bias, y.data, step)
+               : put_as(false, false, m, n, tile, width, bias, y.data, step);
 }
 
 /* Rows in the inner loop: an element of y that was just written is not read at once. */

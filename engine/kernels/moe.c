@@ -201,6 +201,8 @@ static int64_t local(const mx_slots *s, int64_t slot)
 static void drop_beyond_capacity(const mx_slots *s, int32_t *place)
 {
     int64_t n = s->tokens * s->top, run = s->sequence * s->top;
+    if (n == 0)
+        return; /* OpenMP would divide by `run` */
 #pragma omp parallel for schedule(static) if (n > 16384)
     for (int64_t from = 0; from < n; from += run) {
         int32_t used[MX_MAX_EXPERTS] = {0};

@@ -357,12 +357,25 @@ void mx_tape_clear(mx_tape *tape) { forget_since(tape, 0); }
 /* Whether a loss may still depend on it. References to a released tensor do not count: they cannot be used. */
 static bool is_useful(const mx_tensor *t) { return t->readers > 0 || (t->refs > 1 && !t->released); }
 
-/* Forgets the record of an unreachable tensor. That releases the record's inputs, whose own records may then be
- * unreachable too; a list replaces the recursion. Backward forgets the records that it visits itself. */
+static mx_node *dead; /* unreachable records, linked by `next_dead` */
+static bool is_forgetting;
+
+/* Forgetting a record releases its inputs and the gradients of its results, whose own records, older and newer, may
+ * then be unreachable too; the list replaces a recursion. */
+static void forget_dead(void)
+{
+    is_forgetting = true;
+    while (dead) {
+        mx_node *node = dead;
+        dead = node->next_dead;
+        mx_tape_forget(node);
+    }
+    is_forgetting = false;
+}
+
+/* Forgets the record of an unreachable tensor. Backward forgets the records that it visits itself. */
 void mx_tape_drop_unreferenced(mx_tensor *t)
 {
-    static mx_node *dead; /* records to forget, linked by `next_dead` */
-    static bool is_forgetting;
     mx_node *node = t->node;
     if (node->tape->is_walking)
         node->tape->left_behind = true;
@@ -374,15 +387,8 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     node->dead = true;
     node->next_dead = dead;
     dead = node;
-    if (is_forgetting)
-        return;
-    is_forgetting = true;
-    while (dead) {
-        node = dead;
-        dead = node->next_dead;
-        mx_tape_forget(node);
-    }
-    is_forgetting = false;
+    if (!is_forgetting)
+        forget_dead();
 }
 
 void mx_tape_drop_left_behind(mx_tape *tape)
@@ -390,10 +396,10 @@ void mx_tape_drop_left_behind(mx_tape *tape)
     if (!tape->left_behind)
         return;
     tape->left_behind = false;
-    for (mx_node *node = tape->first, *after; node; node = after) { /* forgets older records only */
-        after = node->after;
+    is_forgetting = true; /* the tape stays as it is during the loop */
+    for (mx_node *node = tape->first; node; node = node->after)
         mx_tape_drop_unreferenced(node->call.out[0]);
-    }
+    forget_dead();
 }
 
 /* ---- leaves ---- */

@@ -6,7 +6,8 @@
 -- Each call depends on the seed and its own number alone, so first=N calls=1 repeats call N. With seconds=, calls go on
 -- from `first` until the time is over. Before each call, its words and text replace the contents of the notes file:
 -- that is what a crash leaves. Every call runs again on the portable path. Results, changed inputs and gradients of
--- both must agree within BOUNDS, and both must refuse or neither. The first difference ends the run.
+-- both must agree within BOUNDS, and both must refuse or neither. Some calls run again with less memory than they took:
+-- these must say so, and keep nothing. The first difference ends the run.
 
 package.path = arg[0]:gsub("[^/]+$", "?.lua;") .. package.path
 
@@ -16,7 +17,8 @@ local recipes = require "op_recipes"
 
 local pick, chance = random.pick, random.chance
 
-mx.memory_limit(2 << 30) -- a random size is refused before it takes the memory of this machine
+local LIMIT = 2 << 30 -- of memory: a random size is refused before it takes that of this machine
+mx.memory_limit(LIMIT)
 
 -- Share of the portable path's value by which another may differ: 2 units in the last place of bf16; and in f32 the
 -- kernels' polynomials, which are within 4e-6 of the functions.
@@ -215,6 +217,7 @@ local function random_call(ops)
             call.inputs[2] = { scalar = pick { 2, -0.5, 0 } }
         else
             second.shape[math.random(#first)] = 1
+            call.broadcasts = true -- the gradient of this operand is a sum
         end
     end
     if chance(4) then
@@ -245,18 +248,23 @@ local function describe(call)
     return ("mx.%s(%s)"):format(call.op, table.concat(words, ", "))
 end
 
--- Values and gradients after the call on one path, in tables; or nil and the message.
-local function run(call, path)
+-- Values and gradients after the call on one path, in tables; or nil and the message. Besides whether backward walked,
+-- and the bytes that the call and its gradients took. `o`: room, the bytes that they may take; record, of gradients.
+local function run(call, path, o)
     local step <close> = mx.step()
     mx.isa("portable") -- the inputs are the same everywhere
-    local inputs, info = {}, mx.op_info(call.op)
+    local inputs, info, leaves = {}, mx.op_info(call.op), {}
     for i = 1, call.n_in do
         inputs[i] = random.build(call.inputs[i])
         if info.differentiable and not call.spoilt and type(inputs[i]) == "userdata" and call.inputs[i].wants_grad
             and call.inputs[i].kind == "plain" then
             inputs[i]:requires_grad()
+            leaves[#leaves + 1] = inputs[i]
         end
     end
+    local before = mx.memory().in_use
+    mx.reset_peak()
+    mx.memory_limit(o.room and math.max(before + o.room, 1) or LIMIT)
     mx.isa(path)
     local words = table.move(inputs, 1, call.n_in, 1, {})
     words[call.n_in + 1] = call.options
@@ -275,7 +283,14 @@ local function run(call, path)
             sum = sum and sum + part or part
         end
     end
-    local walked, message = pcall(mx.backward, sum or mx.zeros {})
+    local walked, message
+    if o.record and sum and #leaves > 0 then
+        walked, message = pcall(mx.grad, sum, leaves, { record = true })
+    else
+        walked, message = pcall(function() mx.backward(sum or mx.zeros {}) end)
+    end
+    local took = mx.memory().peak - before
+    mx.memory_limit(LIMIT)
     mx.isa("portable")
     if not walked and not message:find("depends on no tensor") and not message:find("has no gradient") then
         return nil, message
@@ -289,7 +304,31 @@ local function run(call, path)
             out[#out + 1] = random.values(grad or inputs[i])
         end
     end
-    return out, nil, walked
+    return out, nil, walked, took
+end
+
+-- What is wrong with a call that has less memory than it takes, or nil.
+local function starve(call, path)
+    local o = { record = chance(2) }
+    collectgarbage()
+    mx.trim()
+    local before = mx.memory().in_use
+    local here, _, _, took = run(call, path, o)
+    if not here or took < 1 then
+        return nil
+    end
+    o.room = math.random(took) - 1
+    local done, there, message = pcall(run, call, path, o)
+    mx.memory_limit(LIMIT)
+    mx.isa("portable")
+    message = not done and there or message or "succeeds"
+    if not message:find("out of memory", 1, true) then
+        return ("with %d of %d bytes%s: %s"):format(o.room, took, o.record and ", recorded" or "", message)
+    end
+    collectgarbage()
+    local left = mx.memory().in_use - before
+    return left ~= 0 and ("with %d of %d bytes%s: %d stay in use"):format(o.room, took,
+        o.record and ", recorded" or "", left) or nil
 end
 
 -- Text about the first difference between two runs of a call, or nil.
@@ -299,8 +338,9 @@ local function difference(call, here, there)
     end
     for r, a in ipairs(here) do
         local b = there[r]
-        local largest = SUMS[call.op] and 4 or 0
-        for i = 1, SUMS[call.op] and #b or 0 do
+        local sums = SUMS[call.op] or call.broadcasts
+        local largest = sums and 4 or 0
+        for i = 1, sums and #b or 0 do
             largest = math.abs(b[i]) > largest and math.abs(b[i]) < math.huge and math.abs(b[i]) or largest
         end
         local bound = BOUNDS[call.in_bf16 and (call.op:match("attention") or "bf16") or a.dtype] or 0
@@ -330,14 +370,18 @@ local function try(call, path)
         local spec = call.inputs[i]
         call.in_bf16 = call.in_bf16 or (spec and spec.dtype == "bf16") or call.options.dtype == "bf16"
     end
-    local here, refusal, walked = run(call, path)
-    local there, refusal_there = run(call, "portable")
+    local here, refusal, walked = run(call, path, {})
+    local there, refusal_there = run(call, "portable", {})
     if (here == nil) ~= (there == nil) then
         return nil, ("%s: %s; portable: %s"):format(path, refusal or "succeeds", refusal_there or "succeeds")
     end
     local found = here and not call.spoilt and difference(call, here, there)
     if found then
         return nil, ("%s and portable differ: %s"):format(path, found)
+    end
+    local starved = here and not call.spoilt and chance(3) and starve(call, path)
+    if starved then
+        return nil, starved
     end
     return here ~= nil, refusal, walked
 end

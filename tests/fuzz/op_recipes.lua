@@ -6,6 +6,14 @@ local random = require "random_tensors"
 
 local pick, chance, like = random.pick, random.chance, random.like
 
+local function elements(shape)
+    local n = 1
+    for _, size in ipairs(shape) do
+        n = n * size
+    end
+    return n
+end
+
 local function without_last(shape)
     return table.move(shape, 1, #shape - 1, 1, {})
 end
@@ -499,8 +507,11 @@ local recipes = {
         local dim = math.random(#shape)
         shape[dim] = pick { 17, 20, 33 }
         local x = like(shape, chance(2) and float() or pick(random.DTYPES))
-        -- A large x gets few ids: the result has all of them for each row.
-        local ids = shape[1] > 1000 and { random.size() } or random.shape(math.random(0, 2))
+        -- The result has all ids for each row of x: a large x gets few, so that it fits into memory.
+        local ids = random.shape(math.random(0, 2))
+        if elements(shape) * elements(ids) > 1e8 then
+            ids = { math.random(0, 9) }
+        end
         return { x, like(ids, "i32", "ids") }, { dim = dim }
     end,
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,

@@ -65,6 +65,44 @@ function TestMemoryErrors.test_out_of_memory_in_backward()
     lu.assertEquals(x:grad():totable(), after_failure)
 end
 
+--- Recorded gradients whose memory ends at any of their allocations say so, and leave nothing behind.
+function TestMemoryErrors.test_out_of_memory_in_recorded_gradients()
+    local function leaf(...)
+        return mx.randn({ ... }, { seed = 1, dtype = "bf16" }):requires_grad()
+    end
+    local gate, up = leaf(), leaf()
+    local x, weight = leaf(2, 3, 4), mx.ones(3):requires_grad()
+    local mean, var = mx.zeros(3):requires_grad(), mx.ones(3):requires_grad()
+    for name, case in pairs {
+        gated = { function() return mx.gated(gate, up) end, gate, up },
+        batch_norm = {
+            function() return (mx.batch_norm(x, weight, nil, mean, var)) end, x, weight, mean, var,
+        },
+    } do
+        local leaves = table.move(case, 2, #case, 1, {})
+        local function gradients()
+            local step <close> = mx.step()
+            mx.grad(mx.sum(case[1]():to("f32")), leaves, { record = true })
+        end
+        collectgarbage()
+        local before = mx.memory().in_use
+        mx.reset_peak()
+        gradients()
+        local refused, took = 0, mx.memory().peak - before
+        for room = 0, took - 1, 2 do
+            mx.memory_limit(before + room)
+            local ok, message = pcall(gradients)
+            mx.memory_limit(0)
+            lu.assertFalse(ok, name)
+            lu.assertStrContains(message, "out of memory")
+            refused = refused + 1
+            collectgarbage()
+            lu.assertEquals(mx.memory().in_use, before, name)
+        end
+        lu.assertTrue(refused > 10, name)
+    end
+end
+
 --- After calls that are refused nothing is left behind.
 function TestMemoryErrors.test_failed_calls_leak_nothing()
     local a, b = mx.zeros { 200, 300 }, mx.zeros { 400, 500 }

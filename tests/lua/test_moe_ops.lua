@@ -72,6 +72,14 @@ function TestSort.test_random_cases()
     end
 end
 
+function TestSort.test_no_tokens()
+    for _, capacity in ipairs { 0, 3 } do
+        local ids = mx.zeros({ 0, 2 }, { dtype = "i32" })
+        local order, place, counts = mx.moe_sort(ids, { experts = 2, capacity = capacity })
+        lu.assertEquals({ order:numel(), place:numel(), counts:totable() }, { 0, 0, { 0, 0 } })
+    end
+end
+
 function TestSort.test_too_few_rows_are_refused()
     local ids = mx.tensor({ { 0 }, { 1 }, { 1 } }, "i32")
     lu.assertErrorMsgContains("get 3 rows, but their buffer has rows = 2", mx.moe_sort, ids, { experts = 2, rows = 2 })

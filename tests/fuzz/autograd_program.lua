@@ -170,10 +170,11 @@ local function is_tame(values)
     return true
 end
 
--- Whether dividing by these would make gradients that cancel out, beyond the accuracy of f32.
-local function has_little(values)
-    for _, x in ipairs(values) do
-        if math.abs(x) < 0.1 then
+-- Whether an operation of these would have gradients that cancel out, beyond the accuracy of f32: a quotient by little,
+-- and the divergence of distributions whose logarithms are large.
+local function cancels(name, values)
+    for _, x in ipairs(values[2] or {}) do
+        if (name == "div" and math.abs(x) < 0.1) or (name == "kl_div" and x > 5) then
             return true
         end
     end
@@ -212,7 +213,7 @@ function program.apply(name, inputs)
     end
     local options = math.random(4)
     local out, shape = op.run(values, shapes, options)
-    if plain.count(shape) == 0 or not is_tame(out) or (name == "div" and has_little(values[2]))
+    if plain.count(shape) == 0 or not is_tame(out) or cancels(name, values)
         or (op.jumps and op.jumps(values, shapes)) then
         return nil
     end

@@ -532,6 +532,31 @@ local function run(outer_step)
     return not ok and message ~= STOP and message or nil
 end
 
+-- The bytes of tensors in use while no program holds any.
+local function idle()
+    program.start()
+    collectgarbage()
+    mx.remat({ a = "offload" }, mx.exp, mx.ones {}:requires_grad()) -- waits for what is being offloaded
+    collectgarbage()
+    mx.trim()
+    return mx.memory().in_use
+end
+
+-- A program again, with less memory than it took. Its reference does not know what then fails, so messages are not
+-- judged; but it must not end this process, and must leave nothing behind. Message of a failure, or nil.
+local function starve(seed, n, took)
+    local before, room = idle(), math.random(took)
+    math.randomseed(seed, n)
+    mx.memory_limit(before + room)
+    local ok, message = pcall(run, chance(2))
+    mx.memory_limit(0)
+    if not ok and not message:find("out of memory", 1, true) then
+        return message
+    end
+    local left = idle() - before
+    return left ~= 0 and ("with %d of %d bytes, %d stay in use"):format(room, took, left) or nil
+end
+
 local function main()
     local config = random.options { programs = 1000, first = 1, show = 0, keep_going = 0 }
     local notes = config.notes ~= "" and assert(io.open(config.notes, "w")) or nil
@@ -546,9 +571,13 @@ local function main()
         if notes then
             random.note(notes, words)
         end
-        collectgarbage()
-        program.start()
+        local before = idle()
+        mx.reset_peak()
         local message = run(chance(2))
+        local took = mx.memory().peak - before
+        if not message and took > 0 and chance(2) then
+            message = starve(config.seed, n, took)
+        end
         if message or config.show > 0 then
             print(message and "FAIL" or "program", words)
             print(table.concat(p.log, "\n"), message or "")

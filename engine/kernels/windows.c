@@ -7,7 +7,7 @@
 
 /* Bytes of a plane that a tile reads; floats of all its copies; results of a tile in a row of a plane with several
  * rows, and bytes of them with one row. Small tiles: memory is read for the next one while this one is computed. */
-enum { PLANE_BYTES = 8192, TILE_FLOATS = 8192, COLUMNS = 1024, BYTES_OF_ONE = 4096 };
+enum { PLANE_BYTES = 8192, TILE_FLOATS = 8192, COLUMNS = 1024, BYTES_OF_ONE = 2048 };
 
 mx_tiling mx_tiling_of(const mx_windows *w, int64_t planes, mx_dtype dtype)
 {

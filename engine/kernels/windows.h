@@ -62,6 +62,15 @@ bool mx_fill_rows(const mx_row_copy *c, mx_array plane, int64_t height, int64_t 
  * stride[0] * row floats behind. */
 int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e);
 
+/* Rows that are one plane each, whose windows are one element apart: result i, i < out, meets elements i + first +
+ * at[t], t < taps, of a row of `in`, with 0 = at[0] <= at[t] <= span. They are read where they are. */
+typedef struct mx_row_windows {
+    int64_t in, out, first, span, taps;
+    const int64_t *at;
+} mx_row_windows;
+
+enum { MX_ROW_SPAN = 64 }; /* the most */
+
 /* The gradient of pooling: row y of x meets rows i of dy with 0 <= y + before - i stride[0] < size. Its columns are
  * sorted by their remainder r by stride[1]: the q-th with it meets columns q + shift[r span + t] of dy, t < taps[r],
  * which descend. The gradient is `scale` times the sum of these elements of dy, as far as they exist and have the place
@@ -104,6 +113,12 @@ typedef struct mx_window_paths {
      * y[i] = start + the sum over t of weight[t] x[at[t] + i] */
     void (*weigh)(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                   const float *weight, float start, float *y);
+    /* y[i] = start + the sum over t of weight[t] x[i + first + at[t]], from <= i < to, where x has them. Weights that
+     * are exact in bf16 may be multiplied as such. NULL: the path has no such loop, nor dots_row. */
+    void (*weigh_row)(const mx_row_windows *w, int64_t from, int64_t to, mx_array x, const float *weight, float start,
+                      mx_array y, bool stream);
+    /* sums[t] += the sum over i of g[i] x[i + first + at[t]], i < out, where x has them; g and x are of one dtype. */
+    void (*dots_row)(const mx_row_windows *w, mx_array g, mx_array x, double *sums);
     /* sums[t] += the sum over rows r and i of g[r g_step + i] x[r x_step + at[t] + i] */
     void (*dots)(int64_t rows, int64_t n, const float *g, int64_t g_step, const float *x, int64_t x_step, int64_t taps,
                  const int64_t *at, double *sums);

@@ -405,6 +405,8 @@ for name, case in pairs {
     added_wide_padding = { { 2, 2, 3, 4 }, { 32, 2, 2, 3 }, { padding = { 3, 5 } } },
     passes_with_stride = { { 1, 9, 9000 }, { 10, 9, 3 }, { stride = 2 } },
     causal_depthwise = { { 2, 3, 9001 }, { 3, 1, 4 }, { groups = 3, padding = "causal" } },
+    depthwise_rows = { { 2, 3, 301 }, { 6, 1, 5 }, { groups = 3, padding = 9, dilation = 3 } },
+    depthwise_short_rows = { { 3, 5, 3 }, { 5, 1, 6 }, { groups = 5, padding = 4 } },
     strided = { { 1, 4, 4500 }, { 6, 2, 5 }, { groups = 2, stride = 3, dilation = 2, padding = 4 } },
     two_dimensions = { { 1, 2, 40, 1100 }, { 2, 1, 3, 3 }, { groups = 2, padding = 1 } },
     two_strides = {

@@ -278,6 +278,170 @@ static void put(const float *x, int64_t n, mx_array y, int64_t first, bool strea
         stream ? put_as(x, n, to, false, true) : put_as(x, n, to, false, false);
 }
 
+/* ---- rows that are read where they are ---- */
+
+enum { BLOCK = UNROLL * VL, PIECE = 4096 }; /* results that are computed together; summed in f32 */
+
+/* Pairs of neighbours in bf16: a lane holds two, which are multiplied and added at once; n >= 2 VL: all, else n bf16.
+ */
+#if defined(MX_SIMD_AVX512_BF16)
+static const bool HAS_PAIRS = true;
+MX_INLINE vf add_pairs(vf sum, vf a, vf b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+MX_INLINE vf load_pairs(const mx_bf16 *x, int64_t n)
+{
+    return vi_float(n >= 2 * VL ? _mm512_loadu_si512(x) : _mm512_maskz_loadu_epi16((1u << n) - 1u, x));
+}
+#else /* never called */
+static const bool HAS_PAIRS = false;
+MX_INLINE vf add_pairs(vf sum, vf a, vf b) { return vf_fma(a, b, sum); }
+MX_INLINE vf load_pairs(const mx_bf16 *x, int64_t n) { return vf_load_bf16_part(x, n); }
+#endif
+
+/* A block of results of a row, the first of which meets x[at[t]]. `pairs`: by[t / 2] is a pair of weights, and results
+ * are arranged as row_put() wants them; else in order. */
+MX_INLINE void weigh_block(const mx_row_windows *w, const void *x, const float *by, vf start, const bool bf16,
+                           const bool pairs, vf sum[UNROLL])
+{
+    for (int u = 0; u < UNROLL; u++)
+        sum[u] = start;
+    for (int64_t t = 0; t < w->taps; t += pairs ? 2 : 1) {
+        vf weight = vf_set1(by[pairs ? t / 2 : t]);
+        for (int u = 0; u < UNROLL; u++)
+            sum[u] = pairs
+                         ? add_pairs(sum[u], load_pairs((const mx_bf16 *)x + w->at[t] + u / 2 * 2 * VL + u % 2, 2 * VL),
+                                     weight)
+                         : vf_fma(weight, row_load(x, w->at[t] + u * VL, bf16), sum[u]);
+    }
+}
+
+MX_INLINE void put_block(void *y, int64_t i, const vf sum[UNROLL], const bool bf16, const bool pairs, const bool stream)
+{
+    for (int u = 0; u < UNROLL; u += 2)
+        if (pairs)
+            row_put(y, i + u * VL, sum + u, true, stream);
+        else
+            row_store2(y, i + u * VL, sum[u], sum[u + 1], bf16, stream);
+}
+
+/* Elements `first` to before first + n of a row of `in` elements; those that it does not have are 0. */
+static void copy_part(const char *x, int64_t size, int64_t in, int64_t first, int64_t n, char *copy)
+{
+    int64_t from = mx_min(mx_max(-first, 0), n), to = mx_max(mx_min(in - first, n), from);
+    memset(copy, 0, (size_t)(from * size));
+    memcpy(copy + from * size, x + (first + from) * size, (size_t)((to - from) * size));
+    memset(copy + to * size, 0, (size_t)((n - to) * size));
+}
+
+MX_INLINE void weigh_row_as(const mx_row_windows *w, int64_t from, int64_t to, const char *x, const float *by, vf start,
+                            char *y, const bool bf16, const bool pairs, const bool stream)
+{
+    const int64_t size = bf16 ? 2 : 4, low = -w->first, high = w->in - w->first - w->span;
+    int64_t head = stream ? row_head(y + from * size, to - from, bf16) : 0;
+    for (int64_t i = from, some; i < to; i += some) {
+        vf sum[UNROLL];
+        some = head > 0 && i == from ? mx_min(head, BLOCK) : mx_min(to - i, BLOCK);
+        prefetch_ahead(x + (i + w->first) * size, BLOCK * (bf16 ? 2 : 4));
+        if (some == BLOCK && i >= low && i + BLOCK <= high) {
+            weigh_block(w, x + (i + w->first) * size, by, start, bf16, pairs, sum);
+            put_block(y, i, sum, bf16, pairs, stream);
+        } else {
+            char copy[(BLOCK + MX_ROW_SPAN) * sizeof(float)], results[BLOCK * sizeof(float)];
+            copy_part(x, size, w->in, i + w->first, BLOCK + w->span, copy);
+            weigh_block(w, copy, by, start, bf16, pairs, sum);
+            put_block(results, 0, sum, bf16, pairs, false);
+            memcpy(y + i * size, results, (size_t)(some * size));
+        }
+    }
+}
+
+/* The weights as pairs of bf16, if they are exact in it and the taps of each pair are neighbours. */
+static bool pair_weights(const mx_row_windows *w, const float *weight, float *pairs)
+{
+    bool can = w->taps % 2 == 0;
+    for (int64_t t = 0; t + 1 < w->taps && can; t += 2) {
+        uint32_t bits[2], both;
+        memcpy(bits, weight + t, sizeof bits);
+        both = bits[0] >> 16 | bits[1];
+        memcpy(pairs + t / 2, &both, sizeof both);
+        can = w->at[t + 1] == w->at[t] + 1 && ((bits[0] | bits[1]) & 0xffff) == 0;
+    }
+    return can;
+}
+
+static void weigh_row(const mx_row_windows *w, int64_t from, int64_t to, mx_array x, const float *weight, float start,
+                      mx_array y, bool stream)
+{
+    float pairs[MX_ROW_SPAN + 1];
+    vf first = vf_set1(start);
+    if (!mx_is_bf16(x.dtype))
+        stream ? weigh_row_as(w, from, to, x.data, weight, first, y.data, false, false, true)
+               : weigh_row_as(w, from, to, x.data, weight, first, y.data, false, false, false);
+    else if (HAS_PAIRS && pair_weights(w, weight, pairs))
+        stream ? weigh_row_as(w, from, to, x.data, pairs, first, y.data, true, true, true)
+               : weigh_row_as(w, from, to, x.data, pairs, first, y.data, true, true, false);
+    else
+        stream ? weigh_row_as(w, from, to, x.data, weight, first, y.data, true, false, true)
+               : weigh_row_as(w, from, to, x.data, weight, first, y.data, true, false, false);
+}
+
+/* The first n elements of a vector, or of pairs that fill one. */
+MX_INLINE vf load_some(const void *x, int64_t n, const bool bf16, const bool pairs)
+{
+    if (pairs)
+        return load_pairs(x, n);
+    return n >= VL ? row_load(x, 0, bf16) : row_load_part(x, 0, n, bf16);
+}
+
+/* Of `count` taps and results from <= i < to. */
+MX_INLINE void dots_row_of(const int count, const mx_row_windows *w, int64_t from, int64_t to, const int64_t *at,
+                           const char *g, const char *x, double *sums, const bool bf16, const bool pairs)
+{
+    const int64_t size = bf16 ? 2 : 4, low = -w->first, high = w->in - w->first - w->span, step = pairs ? 2 * VL : VL;
+    vf sum[UNROLL];
+    for (int t = 0; t < count; t++)
+        sum[t] = vf_zero();
+    for (int64_t i = from; i < to; i += step) {
+        char copy[(2 * VL + MX_ROW_SPAN) * sizeof(float)];
+        const char *row = x + (i + w->first) * size;
+        int64_t n = mx_min(to - i, step);
+        prefetch_ahead(row, 64);
+        prefetch_ahead(g + i * size, 64);
+        if (i < low || i + n > high) {
+            copy_part(x, size, w->in, i + w->first, step + w->span, copy);
+            row = copy;
+        }
+        vf v = load_some(g + i * size, n, bf16, pairs);
+        for (int t = 0; t < count; t++) {
+            vf u = load_some(row + at[t] * size, n, bf16, pairs);
+            sum[t] = pairs ? add_pairs(sum[t], v, u) : vf_fma(v, u, sum[t]);
+        }
+    }
+    for (int t = 0; t < count; t++)
+        sums[t] += (double)vf_sum(sum[t]);
+}
+
+MX_INLINE void dots_row_as(const mx_row_windows *w, const void *g, const void *x, double *sums, const bool bf16,
+                           const bool pairs)
+{
+    for (int64_t from = 0; from < w->out; from += PIECE) {
+        int64_t t = 0, to = mx_min(from + PIECE, w->out);
+        for (; t + UNROLL <= w->taps; t += UNROLL)
+            dots_row_of(UNROLL, w, from, to, w->at + t, g, x, sums + t, bf16, pairs);
+        for (; t < w->taps; t++)
+            dots_row_of(1, w, from, to, w->at + t, g, x, sums + t, bf16, pairs);
+    }
+}
+
+static void dots_row(const mx_row_windows *w, mx_array g, mx_array x, double *sums)
+{
+    if (!mx_is_bf16(x.dtype))
+        dots_row_as(w, g.data, x.data, sums, false, false);
+    else if (HAS_PAIRS)
+        dots_row_as(w, g.data, x.data, sums, true, true);
+    else
+        dots_row_as(w, g.data, x.data, sums, true, false);
+}
+
 /* ---- gradients of pooling ---- */
 
 MX_INLINE vf add_where_equal(vf sum, vi a, vi b, vf v)
@@ -396,4 +560,4 @@ static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array d
     return !places || are_below(places + low * out, rows * out, (uint32_t)(s->in[0] * s->in[1]));
 }
 
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, dots, maxima, fill, put, spread};
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, weigh_row, dots_row, dots, maxima, fill, put, spread};

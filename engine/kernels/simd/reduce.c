@@ -1,6 +1,7 @@
 #include "kernels/context.h"
 
 #include "kernels/reduce.h"
+#include "kernels/simd/look_ahead.h"
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
 
@@ -87,17 +88,18 @@ static float row(mx_fold fold, mx_array x, int64_t n)
 
 /* Some rows at once, so that acc is read and written once for all of them. It is arranged as row_get() has the columns.
  */
-MX_INLINE void fold_rows(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, const int rows, int64_t stride,
-                         int64_t width)
+MX_INLINE void fold_rows(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, const int64_t rows,
+                         int64_t stride, int64_t width)
 {
-    next_rows next = rows_after(x, at, stride, width, bf16);
+    const look_ahead look = look_ahead_of(rows, stride, width, bf16);
     int64_t j = 0;
     for (; j + 2 * VL <= width; j += 2 * VL) {
         vf a[2] = {vf_load(acc + j), vf_load(acc + j + VL)};
-        prefetch_rows(&next, 2 * rows * VL, bf16);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
+        int64_t later = at + place_ahead(&look, j);
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; r++) {
             vf v[2];
+            row_prefetch(x, later + r * stride, 2 * VL, bf16);
             row_get(x, at + r * stride + j, v, bf16);
             for (int u = 0; u < 2; u++)
                 a[u] = fold_in(fold, a[u], v[u]);
@@ -116,10 +118,10 @@ MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64
     float *sums = bf16 ? room : acc;
     int64_t i = 0;
     row_arranged(acc, room, width, bf16);
-    for (; i + 4 <= n; i += 4)
-        fold_rows(fold, bf16, sums, x, i * stride, 4, stride, width);
-    for (; i < n; i++)
-        fold_rows(fold, bf16, sums, x, i * stride, 1, stride, width);
+    for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
+        fold_rows(fold, bf16, sums, x, i * stride, ROWS_AT_ONCE, stride, width);
+    if (i < n)
+        fold_rows(fold, bf16, sums, x, i * stride, n - i, stride, width);
     if (bf16)
         row_restore(room, acc, width);
 }
@@ -168,18 +170,19 @@ static void row_moments(mx_array x, int64_t n, float center, float sums[2])
                         : row_moments_as(false, x.data, n, center, sums);
 }
 
-/* As fold_rows(), but reads rows side by side, which is faster here and in f32 below. */
-MX_INLINE void moments_of_rows(const bool bf16, float *sum, float *squares, const void *x, int64_t at, const int rows,
-                               int64_t stride, int64_t width, const float *center)
+MX_INLINE void moments_of_rows(const bool bf16, float *sum, float *squares, const void *x, int64_t at,
+                               const int64_t rows, int64_t stride, int64_t width, const float *center)
 {
+    const look_ahead look = look_ahead_of(rows, stride, width, bf16);
     int64_t j = 0;
     for (; j + 2 * VL <= width; j += 2 * VL) {
         vf s[2] = {vf_load(sum + j), vf_load(sum + j + VL)}, q[2] = {vf_load(squares + j), vf_load(squares + j + VL)};
         vf c[2] = {vf_load(center + j), vf_load(center + j + VL)};
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
+        int64_t later = at + place_ahead(&look, j);
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; r++) {
             vf v[2];
-            row_prefetch(x, at + (4 + r) * stride + j, 2 * VL, bf16);
+            row_prefetch(x, later + r * stride, 2 * VL, bf16);
             row_get(x, at + r * stride + j, v, bf16);
             for (int u = 0; u < 2; u++) {
                 vf d = v[u] - c[u];
@@ -207,10 +210,10 @@ MX_INLINE void rows_moments_as(const bool bf16, float *sum, float *squares, cons
                                int64_t width, const float *center)
 {
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        moments_of_rows(bf16, sum, squares, x, i * stride, 4, stride, width, center);
-    for (; i < n; i++)
-        moments_of_rows(bf16, sum, squares, x, i * stride, 1, stride, width, center);
+    for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
+        moments_of_rows(bf16, sum, squares, x, i * stride, ROWS_AT_ONCE, stride, width, center);
+    if (i < n)
+        moments_of_rows(bf16, sum, squares, x, i * stride, n - i, stride, width, center);
 }
 
 static void rows_moments(float *sum, float *squares, mx_array x, int64_t n, int64_t stride, int64_t width,

@@ -3,6 +3,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
+#include "kernels/simd/look_ahead.h"
 #include "kernels/simd/rows.h"
 #include "kernels/slopes.h"
 
@@ -35,31 +36,38 @@ static float row_equal(mx_array x, int64_t n, float value)
     return mx_is_bf16(x.dtype) ? row_equal_as(true, x.data, n, value) : row_equal_as(false, x.data, n, value);
 }
 
-/* Four rows at a time, so that counts are read and written once for four loads of x. */
+MX_INLINE void equal_in_rows(const bool bf16, float *count, const void *x, int64_t at, const int64_t rows,
+                             int64_t stride, int64_t width, const float *value)
+{
+    const look_ahead look = look_ahead_of(rows, stride, width, bf16);
+    int64_t j = 0;
+    for (; j + VL <= width; j += VL) {
+        vf a = vf_load(count + j), c = vf_load(value + j);
+        int64_t later = at + place_ahead(&look, j);
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; r++) {
+            row_prefetch(x, later + r * stride, VL, bf16);
+            a = count_equal(a, row_load(x, at + r * stride + j, bf16), c);
+        }
+        vf_store(count + j, a);
+    }
+    for (; j < width; j += VL) {
+        int64_t left = lanes_left(width, j);
+        vf a = vf_load_part(count + j, left), c = vf_load_part(value + j, left);
+        for (int64_t r = 0; r < rows; r++)
+            a = count_equal(a, row_load_part(x, at + r * stride + j, left, bf16), c);
+        vf_store_part(count + j, a, left);
+    }
+}
+
 MX_INLINE void rows_equal_as(const bool bf16, float *count, const void *x, int64_t n, int64_t stride, int64_t width,
                              const float *value)
 {
-    int64_t together;
-    for (int64_t i = 0; i < n; i += together) {
-        int64_t at = i * stride, j = 0;
-        next_rows next = rows_after(x, at, stride, width, bf16);
-        together = i + 4 <= n ? 4 : 1;
-        for (; together == 4 && j + VL <= width; j += VL) {
-            vf a = vf_load(count + j), c = vf_load(value + j);
-            prefetch_rows(&next, 4 * VL, bf16);
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; r++)
-                a = count_equal(a, row_load(x, at + r * stride + j, bf16), c);
-            vf_store(count + j, a);
-        }
-        for (; j < width; j += VL) {
-            int64_t left = lanes_left(width, j);
-            vf a = vf_load_part(count + j, left), c = vf_load_part(value + j, left);
-            for (int64_t r = 0; r < together; r++)
-                a = count_equal(a, row_load_part(x, at + r * stride + j, left, bf16), c);
-            vf_store_part(count + j, a, left);
-        }
-    }
+    int64_t i = 0;
+    for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
+        equal_in_rows(bf16, count, x, i * stride, ROWS_AT_ONCE, stride, width, value);
+    if (i < n)
+        equal_in_rows(bf16, count, x, i * stride, n - i, stride, width, value);
 }
 
 static void rows_equal(float *count, mx_array x, int64_t n, int64_t stride, int64_t width, const float *value)
@@ -126,16 +134,18 @@ static void row_slopes(mx_about what, mx_array x, int64_t n, float center, float
 }
 
 /* Some rows at once, which are streamed to memory together. */
-MX_INLINE void slopes_of_rows(mx_about what, const bool bf16, const void *x, int64_t at, const int rows, int64_t stride,
-                              int64_t width, const float *center, const float *factor, void *y, const bool stream)
+MX_INLINE void slopes_of_rows(mx_about what, const bool bf16, const void *x, int64_t at, const int64_t rows,
+                              int64_t stride, int64_t width, const float *center, const float *factor, void *y,
+                              const bool stream)
 {
-    next_rows next = rows_after(x, at, stride, width, bf16);
+    const look_ahead look = look_ahead_of(rows, stride, width, bf16);
     int64_t j = 0;
     for (; j + 2 * VL <= width; j += 2 * VL) {
-        prefetch_rows(&next, 2 * rows * VL, bf16);
-#pragma GCC unroll 4
+        int64_t later = at + place_ahead(&look, j);
+#pragma GCC unroll 8
         for (int64_t r = 0, i = at + j; r < rows; r++, i += stride) {
             vf v[2];
+            row_prefetch(x, later + r * stride, 2 * VL, bf16);
             row_get(x, i, v, bf16);
             for (int u = 0; u < 2; u++)
                 v[u] = slope(what, v[u], vf_load(center + j + u * VL), vf_load(factor + j + u * VL));
@@ -156,10 +166,10 @@ MX_INLINE void rows_slopes_as(mx_about what, const bool bf16, const void *x, int
                               const float *center, const float *factor, void *y, const bool stream)
 {
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        slopes_of_rows(what, bf16, x, i * stride, 4, stride, width, center, factor, y, stream);
-    for (; i < n; i++)
-        slopes_of_rows(what, bf16, x, i * stride, 1, stride, width, center, factor, y, stream);
+    for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
+        slopes_of_rows(what, bf16, x, i * stride, ROWS_AT_ONCE, stride, width, center, factor, y, stream);
+    if (i < n)
+        slopes_of_rows(what, bf16, x, i * stride, n - i, stride, width, center, factor, y, stream);
 }
 
 MX_INLINE void rows_slopes_of(mx_about what, const bool bf16, const void *x, int64_t n, int64_t stride, int64_t width,

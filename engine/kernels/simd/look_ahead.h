@@ -1,0 +1,28 @@
+/* Loops over columns with little arithmetic take ROWS_AT_ONCE rows side by side. They ask for what each row has
+ * LOOK_AHEAD bytes later, or at the end of a piece of the rows, for the rows that come next. On Zen 5 columns of bf16
+ * are up to 15 % faster so than with next_rows, but those whose exponentials are computed are slower. */
+#ifndef MX_KERNELS_SIMD_LOOK_AHEAD_H
+#define MX_KERNELS_SIMD_LOOK_AHEAD_H
+
+#include "kernels/simd/rows.h"
+
+enum { ROWS_AT_ONCE = 8, LOOK_AHEAD = 1024 };
+
+typedef struct look_ahead {
+    int64_t turn, near, far; /* elements to the place that is asked for, from before column `turn` and from there on */
+} look_ahead;
+
+MX_INLINE look_ahead look_ahead_of(int64_t rows, int64_t stride, int64_t width, const bool bf16)
+{
+    const int64_t columns = LOOK_AHEAD / (bf16 ? 2 : 4);
+    if (width > columns)
+        return (look_ahead){width - columns, columns, columns - width + rows * stride};
+    return (look_ahead){0, 0, (columns + width - 1) / width * rows * stride};
+}
+
+MX_INLINE int64_t place_ahead(const look_ahead *look, int64_t j)
+{
+    return j + (j < look->turn ? look->near : look->far);
+}
+
+#endif

@@ -210,8 +210,8 @@ static void linear_band(mx_array a, mx_array b, mx_extent e, bool reverse, bool 
                                        stream);
 }
 
-/* Lines of few columns, or of one: LINES together, because each waits for its last value. STEPS of each are brought
- * side by side first: their addresses may meet in the same sets of the cache. */
+/* Lines of few columns, or of one with two dtypes: LINES together, because each waits for its last value. STEPS of each
+ * are brought side by side first: their addresses may meet in the same sets of the cache. */
 enum { NARROW = 8, LINES = 16, STEPS = 64 };
 
 MX_INLINE void linear_lines_as(const void *a, const mx_dtype a_dtype, const void *b, const mx_dtype dtype, mx_extent e,
@@ -271,6 +271,14 @@ void mx_linear_scan(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagg
 #pragma omp parallel for schedule(static) if (total >= MX_PARALLEL_FROM)
         for (int64_t line = 0; line < lines; line++)
             linear_f64(a.data, b.data, e, reverse, lagged, y.data, line);
+        return;
+    }
+    if (e.inner == 1 && a.dtype == b.dtype) {
+        bool stream = e.n * bytes % 64 == 0 && (uintptr_t)y.data % 64 == 0 && mx_should_stream(3 * total * bytes);
+#pragma omp parallel for schedule(static) if (total >= MX_PARALLEL_FROM)
+        for (int64_t r = 0; r < lines; r += LINES)
+            mx_kernels_current()->scan->linear_rows(at(a, r * e.n), at(b, r * e.n), b.dtype, e.n,
+                                                    mx_min(LINES, lines - r), reverse, lagged, at(y, r * e.n), stream);
         return;
     }
     if (e.inner < NARROW) {

@@ -35,6 +35,10 @@ typedef struct mx_scan_paths {
      * second row. */
     void (*linear)(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t width, float *state, void *y,
                    bool stream);
+    /* mx_linear_scan() of `count` rows of n >= 1 neighbours, all of one dtype. stream: write past the caches; every row
+     * of y then starts at a cache line. */
+    void (*linear_rows)(const void *a, const void *b, mx_dtype dtype, int64_t n, int64_t count, bool reverse,
+                        bool lagged, void *y, bool stream);
 } mx_scan_paths;
 
 #endif

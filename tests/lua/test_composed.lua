@@ -165,6 +165,30 @@ function TestComposed.test_linear_scan_on_every_path()
     mx.isa(before)
 end
 
+-- Rows of several runs and of no whole number of them, more rows than lanes and fewer.
+function TestComposed.test_linear_scan_of_long_rows()
+    -- |a| <= 1/2, so |h| <= 2, and the error of a state is at most twice that of a step, which rounds a h and a h + b.
+    local bounds, before = { f32 = 2 * (1 + 0.5) * 2.0 ^ -24, bf16 = 1.01 * 2.0 ^ -8 }, mx.isa()
+    for _, path in ipairs { "portable", "avx2", "avx512", "avx512_bf16" } do
+        for case = 1, pcall(mx.isa, path) and 16 or 0 do
+            local reverse, lagged = case % 2 == 0, case % 4 > 1
+            local rows, n = ({ 1, 7, 16, 19 })[(case - 1) // 4 + 1], ({ 17, 512, 777, 1100 })[(case + case // 4) % 4 + 1]
+            for dtype, bound in pairs(bounds) do
+                local a = mx.rand { shape = { rows, n }, low = -0.5, high = 0.5, seed = case }:to(dtype)
+                local b = mx.rand { shape = { rows, n }, low = -1, high = 1, seed = -case }:to(dtype)
+                local got = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged }):to("f32"):totable()
+                local x, y = a:to("f32"):view(rows, n, 1):totable(), b:to("f32"):view(rows, n, 1):totable()
+                for o = 1, rows do
+                    for t, want in ipairs(scanned(x, y, o, 1, n, reverse, lagged)) do
+                        lu.assertTrue(math.abs(got[o][t] - want) <= bound, path .. " case " .. case)
+                    end
+                end
+            end
+        end
+    end
+    mx.isa(before)
+end
+
 -- What a state does not come from is not read: the first a, of which there is no gradient.
 function TestComposed.test_linear_scan_at_its_ends()
     for _, reverse in ipairs { false, true } do

@@ -38,4 +38,19 @@ static void linear(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t wi
         }
 }
 
-const mx_scan_paths mx_scan_portable = {.row = row, .rows = rows, .linear = linear};
+static void linear_rows(const void *a, const void *b, mx_dtype dtype, int64_t n, int64_t count, bool reverse,
+                        bool lagged, void *y, bool stream)
+{
+    (void)stream;
+    for (int64_t r = 0; r < count; r++) {
+        int64_t step = reverse ? -1 : 1, back = lagged ? step : 0, place = r * n + (reverse ? n - 1 : 0);
+        float state = 0;
+        for (int64_t i = 0; i < n; i++, place += step) {
+            float kept = i > 0 ? mx_get_float(a, place - back, dtype) * state : 0;
+            state = kept + mx_get_float(b, place, dtype);
+            mx_set_float(y, place, state, dtype);
+        }
+    }
+}
+
+const mx_scan_paths mx_scan_portable = {.row = row, .rows = rows, .linear = linear, .linear_rows = linear_rows};

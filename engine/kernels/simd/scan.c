@@ -3,6 +3,9 @@
 
 #include "kernels/scan.h"
 #include "kernels/simd/rows.h"
+#include "kernels/simd/transpose.h"
+
+#include <string.h>
 
 /* Each lane plus all lanes before it, and the lanes in opposite order. */
 #if MX_SIMD_512
@@ -249,4 +252,139 @@ static void linear(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t wi
         _mm_sfence();
 }
 
-const mx_scan_paths MX_SIMD_NAME(mx_scan) = {.row = row, .rows = rows, .linear = linear};
+/* ---- linear recurrences of rows ---- */
+
+/* VL rows, each in a lane, since each waits for its last value. Squares of 32-bit words (an f32, or two bf16) are
+ * turned over in registers. Results are gathered in runs, because memory is written slowly in single lines that are as
+ * far apart as the rows. Runs at the ends of rows, and those of fewer rows, are read by way of such runs too. Their
+ * rows are a cache line more than RUN bytes apart, so that they are not in the same sets of the first-level cache. */
+enum { RUN = 1024, WORDS = RUN / 4 };
+
+typedef struct runs {
+    _Alignas(64) float a[VL][WORDS + 16], b[VL][WORDS + 16];
+} runs;
+
+/* Of a square, one word of each row, in the direction of the recurrence. */
+MX_INLINE vf linear_word(vf a, vf b, const bool bf16, const bool reverse, vf *state)
+{
+    if (!bf16) {
+        *state = vf_fma(a, *state, b);
+        return *state;
+    }
+    const vi upper = vi_set1((int32_t)0xffff0000);
+    vf by[2] = {vi_float(vi_shl(vf_bits(a), 16)), vi_float(vi_and(vf_bits(a), upper))};
+    vf to[2] = {vi_float(vi_shl(vf_bits(b), 16)), vi_float(vi_and(vf_bits(b), upper))};
+    const int first = reverse ? 1 : 0, second = 1 - first;
+    to[first] = vf_fma(by[first], *state, to[first]);
+    *state = to[second] = vf_fma(by[second], to[first], to[second]);
+    return vi_float(vf_join_bf16(to[0], to[1]));
+}
+
+/* VL rows of both inputs, `pitch` bytes apart. */
+typedef struct words {
+    const char *a, *b;
+    int64_t pitch;
+} words;
+
+MX_INLINE vf linear_square(const words *from, int64_t place, runs *r, const bool bf16, const bool reverse, vf state)
+{
+    vf a[VL], b[VL];
+#pragma GCC unroll 16
+    for (int64_t l = 0; l < VL; l++) {
+        const int64_t at = l * from->pitch + place;
+        a[l] = vf_load((const float *)(from->a + at));
+        b[l] = vf_load((const float *)(from->b + at));
+    }
+    transpose(a);
+    transpose(b);
+#pragma GCC unroll 16
+    for (int k = 0; k < VL; k++) {
+        const int w = reverse ? VL - 1 - k : k;
+        b[w] = linear_word(a[w], b[w], bf16, reverse, &state);
+    }
+    transpose(b);
+#pragma GCC unroll 16
+    for (int l = 0; l < VL; l++)
+        vf_store(r->b[l] + place / 4, b[l]);
+    return state;
+}
+
+/* In vectors, because the compiler takes "rep movs" for memcpy(), which is slow for short runs. */
+MX_INLINE void copy_run(void *to, const void *from, int64_t bytes, const bool stream)
+{
+    int64_t i = 0;
+    for (; i + VL * 4 <= bytes; i += VL * 4) {
+        vf v = vf_load((const float *)((const char *)from + i));
+        if (stream)
+            vf_stream((float *)((char *)to + i), v);
+        else
+            vf_store((float *)((char *)to + i), v);
+    }
+    memcpy((char *)to + i, (const char *)from + i, (size_t)(bytes - i));
+}
+
+/* Row l, with zeros up to a whole square. Of a, `unused` bytes at the first step are 0: they may be outside of a. */
+MX_INLINE void take_run(runs *r, int64_t l, const words *from, int64_t bytes, int64_t unused, const bool reverse)
+{
+    const int64_t at = l * from->pitch, skip = reverse ? 0 : unused;
+    const size_t rest = (size_t)(mx_round_up(bytes, VL * 4) - bytes);
+    char *a = (char *)r->a[l], *b = (char *)r->b[l];
+    copy_run(a + skip, from->a + at + skip, bytes - unused, false);
+    copy_run(b, from->b + at, bytes, false);
+    memset(a + (reverse ? bytes - unused : 0), 0, (size_t)unused);
+    memset(a + bytes, 0, rest);
+    memset(b + bytes, 0, rest);
+}
+
+/* Runs are those of memory in either direction, so that they start at the same cache lines. */
+MX_INLINE void linear_rows_as(const char *a, const char *b, const bool bf16, int64_t n, int64_t count,
+                              const bool reverse, bool lagged, char *y, bool stream)
+{
+    const int64_t size = bf16 ? 2 : 4, row = n * size, last = (row - 1) / RUN * RUN, square = VL * 4;
+    runs r;
+    vf state = vf_zero();
+    a -= lagged ? (reverse ? -size : size) : 0;
+    if (count < VL)
+        memset(&r, 0, sizeof r);
+    for (int64_t done = 0; done <= last; done += RUN) {
+        const int64_t first = reverse ? last - done : done, bytes = mx_min(RUN, row - first);
+        const int64_t whole = mx_round_up(bytes, square);
+        words from = {a + first, b + first, row};
+        if (done == 0 || bytes < RUN || count < VL) {
+            for (int64_t l = 0; l < count; l++)
+                take_run(&r, l, &from, bytes, done == 0 ? size : 0, reverse);
+            from = (words){(const char *)r.a, (const char *)r.b, sizeof r.a[0]};
+        }
+        for (int64_t w = 0; w < whole; w += square)
+            state = linear_square(&from, reverse ? whole - square - w : w, &r, bf16, reverse, state);
+        for (int64_t l = 0; l < count; l++)
+            stream ? copy_run(y + l * row + first, r.b[l], bytes, true)
+                   : copy_run(y + l * row + first, r.b[l], bytes, false);
+    }
+}
+
+MX_INLINE void linear_rows_of(const void *a, const void *b, const bool bf16, int64_t n, int64_t count, bool reverse,
+                              bool lagged, void *y, bool stream)
+{
+    if (reverse)
+        linear_rows_as(a, b, bf16, n, count, true, lagged, y, stream);
+    else
+        linear_rows_as(a, b, bf16, n, count, false, lagged, y, stream);
+}
+
+static void linear_rows(const void *a, const void *b, mx_dtype dtype, int64_t n, int64_t count, bool reverse,
+                        bool lagged, void *y, bool stream)
+{
+    for (int64_t r = 0; r < count; r += VL) {
+        const int64_t at = r * n * (int64_t)mx_dtype_bytes(dtype), rows = mx_min(VL, count - r);
+        const char *own_a = (const char *)a + at, *own_b = (const char *)b + at;
+        if (mx_is_bf16(dtype))
+            linear_rows_of(own_a, own_b, true, n, rows, reverse, lagged, (char *)y + at, stream);
+        else
+            linear_rows_of(own_a, own_b, false, n, rows, reverse, lagged, (char *)y + at, stream);
+    }
+    if (stream)
+        _mm_sfence();
+}
+
+const mx_scan_paths MX_SIMD_NAME(mx_scan) = {.row = row, .rows = rows, .linear = linear, .linear_rows = linear_rows};

@@ -1,5 +1,6 @@
 -- short: programs=25
---- Random arguments for every function and method of the Lua interface: each call returns or raises, none crashes.
+--- Random arguments for every function and method of the Lua interface: each call returns or raises, none crashes. Some
+--- have little memory.
 --
 --     mxlua [--threads N] tests/fuzz/fuzz_api.lua [seed=1] [programs=1000] [first=1] [seconds=S] [notes=FILE] [show=1]
 --
@@ -15,7 +16,8 @@ local random = require "random_tensors"
 
 local pick, chance = random.pick, random.chance
 
-mx.memory_limit(2 << 30) -- a random size is refused before it takes the memory of this machine
+local LIMIT = 2 << 30 -- of memory: a random size is refused before it takes that of this machine
+mx.memory_limit(LIMIT)
 
 local PER_PROGRAM = 40
 local ROOT = mx.root
@@ -188,7 +190,9 @@ local function run_program(note, show)
                 words[i] = text_of(arguments[i], 0)
             end
             note(("%s(%s)"):format(f[1], table.concat(words, ", ")))
+            mx.memory_limit(chance(10) and mx.memory().in_use + math.random(1 << math.random(20)) or LIMIT)
             results = table.pack(pcall(f[2], table.unpack(arguments, 1, n)))
+            mx.memory_limit(LIMIT)
             local message = results[1] and "" or tostring(results[2])
             if show then
                 print(f[1], results[1], message:sub(1, 150))

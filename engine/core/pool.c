@@ -106,18 +106,25 @@ static void trim(void)
         }
 }
 
+/* "1.5 GiB"; `text` has room for 32 bytes. */
+static const char *size_text(int64_t bytes, char *text)
+{
+    bool is_large = bytes >= 1 << 30;
+    snprintf(text, 32, "%.1f %s", (double)bytes / (is_large ? 1 << 30 : 1 << 20), is_large ? "GiB" : "MiB");
+    return text;
+}
+
 static mx_status out_of_memory(const mx_pool_stats *s, int64_t bytes)
 {
-    char limit[80] = ", and the system has no more";
+    char asked[32], in_use[32], most[32], limit[80] = ", and the system has no more";
     if (s->limit_bytes > 0)
-        snprintf(limit, sizeof limit, " of a limit of %.1f MiB", (double)s->limit_bytes / 1048576.0);
+        snprintf(limit, sizeof limit, " of a limit of %s", size_text(s->limit_bytes, most));
     else if (bytes > mx_memory_and_swap_bytes() - PROGRAM_BYTES - s->in_use_bytes)
-        snprintf(limit, sizeof limit, ", and this process may use %.1f MiB",
-                 (double)mx_memory_and_swap_bytes() / 1048576.0);
+        snprintf(limit, sizeof limit, ", and this process may use %s", size_text(mx_memory_and_swap_bytes(), most));
     return mx_fail(MX_ERR_MEMORY,
-                   "out of memory: %.1f MiB asked for, %.1f MiB in use%s; use a smaller batch, a shorter sequence or a "
+                   "out of memory: %s asked for, %s in use%s; use a smaller batch, a shorter sequence or a "
                    "remat_policy that keeps less",
-                   (double)bytes / 1048576.0, (double)s->in_use_bytes / 1048576.0, limit);
+                   size_text(bytes, asked), size_text(s->in_use_bytes, in_use), limit);
 }
 
 static bool fits_limit(const mx_pool_stats *s, int64_t bytes)

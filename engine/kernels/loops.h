@@ -72,20 +72,28 @@ MX_INLINE int64_t remainder_down(int64_t a, int64_t b)
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-/* Both for numbers of up to 32 bits, in f64, which vectors divide: a quotient that is not whole is far enough from the
- * next whole number. The quotient of the least value and -1 is the greatest value. */
+/* Both for numbers of up to 53 bits with their sign, in f64, which vectors divide: a quotient that is not whole is far
+ * enough from the next whole number, and what is multiplied and subtracted is exact. */
+MX_INLINE double whole_quotient(int64_t a, int64_t b, bool down)
+{
+    double q = (double)a / (double)b;
+    return down ? __builtin_floor(q) : __builtin_trunc(q);
+}
+MX_INLINE int64_t medium_remainder(int64_t a, int64_t b, bool down)
+{
+    return (int64_t)((double)a - whole_quotient(a, b, down) * (double)b);
+}
+
+/* The same for up to 32 bits. The quotient of the least value and -1 is the greatest value. */
 MX_INLINE int32_t narrow_quotient(int32_t a, int32_t b)
 {
-    double q = (double)a / (double)b, most = INT32_MAX;
-    int32_t whole = (int32_t)(q > most ? most : q);
-    return whole - ((double)whole > q);
+    double q = __builtin_floor((double)a / (double)b), most = INT32_MAX;
+    return (int32_t)(q > most ? most : q);
 }
 MX_INLINE int32_t narrow_remainder(int32_t a, int32_t b, bool down)
 {
-    double q = (double)a / (double)b, most = INT32_MAX;
-    int32_t r = (int32_t)((double)a - (double)(int32_t)(q > most ? most : q) * (double)b);
-    r = b == -1 ? 0 : r;
-    return down && r != 0 && (r < 0) != (b < 0) ? r + b : r;
+    double q = (double)a / (double)b;
+    return (int32_t)((double)a - (down ? __builtin_floor(q) : __builtin_trunc(q)) * (double)b);
 }
 
 /* A count of the bits or more shifts all of them out. */
@@ -146,10 +154,38 @@ DEFINE_NARROW(pair_i32, int32_t, uint32_t, 32, int64_t, INT32_MIN, INT32_MAX)
 DEFINE_PAIR(pair_i64, int64_t, uint64_t, 64, add_i64(A, B), sub_i64(A, B), mul_i64(A, B), divide_down(A, B),
             remainder_down(A, B), remainder_toward_0(A, B))
 
+/* Whether all are numbers of 53 bits with their sign. */
+static bool are_medium(const int64_t *x, int64_t n)
+{
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < n; i++)
+        bits |= (uint64_t)x[i] + (1ULL << 52);
+    return bits >> 53 == 0;
+}
+
+/* Division of i64, in pieces: processors divide integers of 64 bits one by one. */
+static void divide_i64(mx_binary op, const int64_t *a, int a_step, const int64_t *b, int b_step, int64_t *y, int64_t n)
+{
+    enum { PIECE = 256 };
+    for (int64_t n_all = n; n_all > 0; n_all -= n, a += n * a_step, b += n * b_step, y += n) {
+        n = n_all < PIECE ? n_all : PIECE;
+        if (!are_medium(a, a_step ? n : 1) || !are_medium(b, b_step ? n : 1))
+            pair_i64(op, a, a_step, b, b_step, y, n);
+        else if (op == MX_IDIV)
+            LOOP(int64_t, (int64_t)whole_quotient(A, B, true));
+        else if (op == MX_REMAINDER)
+            LOOP(int64_t, medium_remainder(A, B, true));
+        else
+            LOOP(int64_t, medium_remainder(A, B, false));
+    }
+}
+
 static void loops_pair(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
                        int64_t n)
 {
-    if (dtype == MX_I64)
+    if (dtype == MX_I64 && (op == MX_IDIV || op == MX_REMAINDER || op == MX_FMOD))
+        divide_i64(op, a, a_step, b, b_step, y, n);
+    else if (dtype == MX_I64)
         pair_i64(op, a, a_step, b, b_step, y, n);
     else if (dtype == MX_I32)
         pair_i32(op, a, a_step, b, b_step, y, n);

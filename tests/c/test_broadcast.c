@@ -326,6 +326,61 @@ static void test_integers(void)
     CHECK(r[0] == 1 && r[1] == 0 && r[2] == 1 && r[5] == 0, "%d %d %d %d", r[0], r[1], r[2], r[5]);
 }
 
+/* a / b as integers have it: rounded down for MX_IDIV and MX_REMAINDER, else toward 0. */
+static int64_t quotient_or_rest(mx_binary op, int64_t a, int64_t b, int64_t highest)
+{
+    __int128 q = (__int128)a / b, rest = (__int128)a % b;
+    if (op != MX_FMOD && rest != 0 && (rest < 0) != (b < 0)) {
+        q -= 1;
+        rest += b;
+    }
+    return (int64_t)(op != MX_IDIV ? rest : q > highest ? highest : q);
+}
+
+/* A whole number of up to `bits` bits beside its sign. */
+static int64_t whole_of(int bits)
+{
+    int64_t x = (int64_t)(uniform() * 0x1p31) << 32 ^ (int64_t)(uniform() * 0x1p32);
+    return (uniform() < 0.5 ? -1 : 1) * (x >> (63 - bits));
+}
+
+/* Dividends next to multiples of the divisor are the hard ones for quotients that are rounded, and those of more than
+ * 53 bits do not fit f64. Each tenth pair is the least value and -1. */
+static void check_division(const char *isa)
+{
+    enum { N = 700 };
+    static int64_t a[N], b[N], y[N];
+    static int32_t narrow_a[N], narrow_b[N], narrow_y[N];
+    static const mx_binary ops[] = {MX_IDIV, MX_REMAINDER, MX_FMOD};
+    form in[2] = {{1, {N}}, {1, {N}}}, out;
+    mx_broadcast plan;
+    plan_for(&plan, 2, in, &out);
+    for (int bits = 7; bits <= 63; bits += bits < 51 ? 4 : 1) {
+        for (int i = 0; i < N; i++) {
+            b[i] = whole_of(1 + i % bits);
+            b[i] = b[i] == 0 ? 1 : b[i];
+            a[i] = whole_of(bits) / b[i] * b[i] + i % 3 - 1;
+            narrow_a[i] = i % 10 == 0 ? INT32_MIN : (int32_t)a[i];
+            narrow_b[i] = i % 10 == 0 ? -1 : (int32_t)b[i] != 0 ? (int32_t)b[i] : 3;
+            if (bits == 63 && i % 10 == 0) {
+                a[i] = INT64_MIN;
+                b[i] = -1;
+            }
+        }
+        for (int k = 0; k < 3; k++) {
+            mx_binary_forward((mx_pair){.op = ops[k]}, &plan, (mx_array){a, MX_I64}, (mx_array){b, MX_I64},
+                              (mx_array){y, MX_I64});
+            mx_binary_forward((mx_pair){.op = ops[k]}, &plan, (mx_array){narrow_a, MX_I32},
+                              (mx_array){narrow_b, MX_I32}, (mx_array){narrow_y, MX_I32});
+            int wrong = 0;
+            for (int i = 0; i < N; i++)
+                wrong += (y[i] != quotient_or_rest(ops[k], a[i], b[i], INT64_MAX)) +
+                         (narrow_y[i] != quotient_or_rest(ops[k], narrow_a[i], narrow_b[i], INT32_MAX));
+            CHECK(wrong == 0, "op %d with %d bits: %d wrong on %s", ops[k], bits, wrong, isa);
+        }
+    }
+}
+
 /* Threads and streaming stores: a row vector added to an array larger than the caches. */
 static void check_large(const char *isa)
 {
@@ -356,6 +411,7 @@ static void check_all(const char *isa)
     check_nan_extremes(isa);
     check_where(isa);
     check_grad(isa);
+    check_division(isa);
     check_large(isa);
 }
 

@@ -5,6 +5,9 @@
 #include "kernels/random.h"
 #include "kernels/simd/vmath.h"
 
+/* Blocks are interleaved (see elementwise.c). */
+#pragma GCC optimize("schedule-insns", "sched-pressure")
+
 /* Words as the lower halves of 64-bit lanes; what the upper halves are does not matter, so both halves of a product
  * serve as they are. */
 #if MX_SIMD_512
@@ -48,7 +51,7 @@ MX_INLINE vi upper_halves(vi a, vi b)
 
 /* What blocks with the same upper half of their number have in common: the keys of the ten rounds, and the counter
  * but for that number's lower half. The first rounds of what does not vary move out of loops. */
-enum { ROUNDS = 10, VECTORS = MX_RNG_GROUP / VL, OF_WORD = VECTORS / 4, TOGETHER = MX_SIMD_512 ? 2 : 1 };
+enum { ROUNDS = 10, VECTORS = MX_RNG_GROUP / VL, OF_WORD = VECTORS / 4, GROUPS = MX_SIMD_512 ? 4 : 2 };
 typedef struct start {
     vi low[ROUNDS], high[ROUNDS], block_high, offset, offset_high;
 } start;
@@ -74,8 +77,9 @@ MX_INLINE int64_t alike(uint64_t group, int64_t n)
     return mx_min(n, period - (int64_t)(group & (uint64_t)(period - 1)));
 }
 
-/* Word w of VL blocks, and then of the next VL ones, to word[0][w] and word[1][w]. Products of one block wait for each
+/* Word w of VL blocks, of the next VL ones and so on, to word[0][w], word[1][w] ... Products of one block wait for each
  * other, so some blocks are computed together. */
+enum { TOGETHER = MX_SIMD_512 ? 4 : 1 };
 MX_INLINE void draw(const start *s, uint32_t block, vi word[TOGETHER][4])
 {
     enum { HALVES = 2 * TOGETHER }; /* of a vector of words */
@@ -109,10 +113,10 @@ MX_INLINE void draw(const start *s, uint32_t block, vi word[TOGETHER][4])
     }
 }
 
-/* The words of two groups in the order of their elements. */
-MX_INLINE void draw_two(const start *s, uint64_t group, vi words[2][VECTORS])
+/* The words of some groups in the order of their elements. */
+MX_INLINE void draw_groups(const start *s, uint64_t group, vi words[GROUPS][VECTORS])
 {
-    for (int b = 0; b < 32; b += TOGETHER * VL) {
+    for (int b = 0; b < 16 * GROUPS; b += TOGETHER * VL) {
         vi word[TOGETHER][4];
         draw(s, (uint32_t)(16 * group) + (uint32_t)b, word);
         for (int k = 0; k < TOGETHER; k++)
@@ -180,16 +184,14 @@ MX_INLINE char *fill_as(const mx_draw *d, const mx_draw_kind kind, uint64_t grou
     const int vectors = kind == MX_DRAW_INTEGERS ? VECTORS / 2 : VECTORS;
     start s;
     set_start(&s, d->s, group);
-    for (int64_t g = 0; g < n; g += 2) {
-        vi words[2][VECTORS];
+    for (int64_t g = 0; g < n; g += GROUPS) {
+        vi words[GROUPS][VECTORS];
         vf numbers[VECTORS];
-        draw_two(&s, group + (uint64_t)g, words);
-        convert(d, kind, words[0], numbers);
-        y = put(y, numbers, vectors, bf16, stream);
-        if (g + 1 == n)
-            break;
-        convert(d, kind, words[1], numbers);
-        y = put(y, numbers, vectors, bf16, stream);
+        draw_groups(&s, group + (uint64_t)g, words);
+        for (int k = 0; k < GROUPS && g + k < n; k++) {
+            convert(d, kind, words[k], numbers);
+            y = put(y, numbers, vectors, bf16, stream);
+        }
     }
     return y;
 }
@@ -253,12 +255,11 @@ MX_INLINE void chances_as(mx_stream stream, uint64_t group, int64_t n, const cha
         start s;
         m = alike(group, n);
         set_start(&s, stream, group);
-        for (int64_t g = 0; g < m; g += 2, p += 2 * bytes, y += 2 * bytes) {
-            vi words[2][VECTORS];
-            draw_two(&s, group + (uint64_t)g, words);
-            chances_of(words[0], p, y, bf16, past);
-            if (g + 1 < m)
-                chances_of(words[1], p + bytes, y + bytes, bf16, past);
+        for (int64_t g = 0; g < m; g += GROUPS) {
+            vi words[GROUPS][VECTORS];
+            draw_groups(&s, group + (uint64_t)g, words);
+            for (int k = 0; k < GROUPS && g + k < m; k++, p += bytes, y += bytes)
+                chances_of(words[k], p, y, bf16, past);
         }
     }
     if (past)
@@ -341,15 +342,13 @@ MX_INLINE uint32_t drop_as(mx_stream stream, uint64_t group, int64_t n, uint32_t
         start s;
         m = alike(group, n - first);
         set_start(&s, stream, group);
-        for (int64_t g = 0; g < m; g += 2, x += 2 * bytes, y += 2 * bytes) {
-            vi words[2][VECTORS];
-            for (int b = 0; b < 2 * bytes; b += 64)
+        for (int64_t g = 0; g < m; g += GROUPS) {
+            vi words[GROUPS][VECTORS];
+            for (int b = 0; b < GROUPS * bytes; b += 64)
                 _mm_prefetch(x + PREFETCH_AHEAD + b, _MM_HINT_T0);
-            draw_two(&s, group + (uint64_t)g, words);
-            ties |= (uint32_t)drop_group(words[0], limit, factor, x, y, bf16, past) << (first + g);
-            if (g + 1 < m)
-                ties |= (uint32_t)drop_group(words[1], limit, factor, x + bytes, y + bytes, bf16, past)
-                        << (first + g + 1);
+            draw_groups(&s, group + (uint64_t)g, words);
+            for (int k = 0; k < GROUPS && g + k < m; k++, x += bytes, y += bytes)
+                ties |= (uint32_t)drop_group(words[k], limit, factor, x, y, bf16, past) << (first + g + k);
         }
     }
     if (past)

@@ -22,13 +22,8 @@ MX_INLINE vf vf_expm1_of_rest(bool fast, vf x, vi *power)
     }
     vf r = vf_fma(n, vf_set1(-0.693359375f), x);
     r = vf_fma(n, vf_set1(2.12194440e-4f), r);
-    vf p = vf_set1(1.9875691500e-4f);
-    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
-    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
-    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
-    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
-    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
-    return vf_fma(p, r * r, r);
+    vf square = r * r;
+    return vf_fma(vf_exp_rest(r, square), square, r);
 }
 
 /* e^x - 1 = 2^n (e^r - 1) + 2^n - 1. Half of it is computed, so that n = 128 does not overflow the exponent. */
@@ -79,8 +74,9 @@ MX_INLINE vf vf_softplus(bool fast, vf x)
     return vf_fma(p, e, vf_max(vf_zero(), x));
 }
 
-/* erf x for bf16: x P(x^2) up to 3.2, where erf is 1 to 6e-6, with P of degree 10 (relative error 2e-6) in a variable
- * from -1 to 1, which keeps its terms small. */
+#if !MX_SIMD_512
+/* For bf16, and without AVX-512, erf x is x P(x^2) up to 3.2, where erf is 1 to 6e-6, with P of degree 10 (relative
+ * error 2e-6) in a variable from -1 to 1, which keeps its terms small. */
 MX_INLINE vf vf_erf_fast(vf x)
 {
     static const float c[] = {2.73254053e-3f, -6.98080887e-3f, 8.56594088e-3f, -1.53631028e-2f,
@@ -92,11 +88,15 @@ MX_INLINE vf vf_erf_fast(vf x)
         p = vf_fma(p, s, vf_set1(c[i]));
     return x * p;
 }
+#endif
 
-/* erf x: x + x P(x^2) up to 0.92, with P of degree 5; else 1 - e^(t Q(t)) with t = |x| and Q of degree 6. Minimax
- * polynomials, whose relative errors in erf are 2e-8 and 7e-10. */
+/* erf x: with AVX-512 by pieces; else x + x P(x^2) up to 0.92, with P of degree 5; else 1 - e^(t Q(t)) with t = |x| and
+ * Q of degree 6. Minimax polynomials, whose relative errors in erf are 2e-8 and 7e-10. */
 MX_INLINE vf vf_erf(bool fast, vf x)
 {
+#if MX_SIMD_512
+    return vf_erf_by_pieces(fast, x);
+#else
     static const float c[] = {-5.99049683e-4f, 4.99311125e-3f,  -2.67665699e-2f,
                               1.12818149e-1f,  -3.76124936e-1f, 1.28379150e-1f};
     static const float d[] = {-1.15223887e-5f, 3.25653613e-4f,  -3.65376746e-3f, 2.37853536e-2f,
@@ -111,6 +111,7 @@ MX_INLINE vf vf_erf(bool fast, vf x)
     vf large = vf_set1(1.0f) - vf_exp_near(q * t);
     large = vi_float(vi_or(vf_bits(large), vi_and(vf_bits(x), vi_set1((int32_t)0x80000000))));
     return vf_select(vf_gt(size, vf_set1(0.921875f)), large, vf_fma(p, x, x)); /* NaN stays NaN */
+#endif
 }
 
 /* sin x or cos x for bf16 up to VF_SINCOS_MAX, to a relative 2e-6: x less n pi, n whole for the sine and a half more

@@ -3,9 +3,7 @@
 #include "kernels/simd/circular.h"
 #include "kernels/simd/powers.h"
 
-#if !MX_SIMD_512
-#pragma GCC optimize("schedule-insns") /* see elementwise.c */
-#endif
+#pragma GCC optimize("schedule-insns", "sched-pressure") /* see elementwise.c */
 
 #include "kernels/simd/rows.h"
 #include "kernels/simd/sweep.h"
@@ -86,8 +84,6 @@ MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
         return vf_select(vf_is_nan(a), a, vf_max(a, b));
     case MX_MINIMUM:
         return vf_select(vf_is_nan(a), a, vf_min(a, b));
-    case MX_POWER:
-        return vf_power(bf16, a, b);
     case MX_ADD_SCALED:
         return vf_fma(vf_set1((float)f.p), b, a);
     case MX_LERP:
@@ -106,9 +102,9 @@ MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
 MX_INLINE void get_or_value(const kind *k, int which, const char *p, int64_t i, vf v[VECTORS])
 {
     if (k->step[which])
-        get(p, k->bf16, i, v);
+        get(k, p, i, v);
     else
-        for (int u = 0; u < VECTORS; u++)
+        for (int u = 0; u < k->vectors; u++)
             v[u] = k->value[which];
 }
 
@@ -117,15 +113,20 @@ MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool str
     vf a[VECTORS], b[VECTORS];
     get_or_value(k, 0, p->in[0], i, a);
     get_or_value(k, 1, p->in[1], i, b);
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u++)
-        a[u] = pair_of(k->pair, k->bf16, a[u], b[u]);
-    put(p->out[0], k->bf16, i, stream, a);
+    if (k->pair.op == MX_POWER) {
+        vf_powers(k->bf16, a, b, k->vectors);
+    } else {
+#pragma GCC unroll 8
+        for (int u = 0; u < k->vectors; u++)
+            a[u] = pair_of(k->pair, k->bf16, a[u], b[u]);
+    }
+    put(k, p->out[0], i, stream, a);
 }
 
 MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bool stream)
 {
     k.pair.op = op;
+    k.vectors = FEW;
     if (!k.step[0]) {
         k.step[0] = 0;
         sweep(binary_step, &k, p, n, stream);
@@ -139,9 +140,12 @@ MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bo
     }
 }
 
+MX_INLINE bool is_long(mx_binary op) { return op == MX_POWER || op == MX_BCE; }
+
 #define SWEEP(name)                                                                                                    \
     case name:                                                                                                         \
         k.pair.op = name;                                                                                              \
+        k.vectors = is_long(name) ? VECTORS : FEW;                                                                     \
         sweep(binary_step, &k, p, n, stream);                                                                          \
         return;
 
@@ -173,6 +177,7 @@ MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
         SWEEP(MX_DIVERGENCE)
     default:
         k.pair.op = MX_DIVERGENCE_LOG;
+        k.vectors = FEW;
         sweep(binary_step, &k, p, n, stream);
         return;
     }
@@ -308,17 +313,21 @@ static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const 
 
 MX_INLINE float sum_as(mx_pair f, const bool bf16, const void *a, const void *b, int64_t n)
 {
-    const int size = bf16 ? 2 : 4;
-    vf sum[VECTORS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    const kind k = {.vectors = is_long(f.op) ? VECTORS : FEW, .bf16 = bf16};
+    const int unit = k.vectors * VL, bytes = unit * (bf16 ? 2 : 4);
+    const char *from = a, *other = b;
+    vf sum[VECTORS];
+    for (int u = 0; u < k.vectors; u++)
+        sum[u] = vf_zero();
     int64_t i = 0;
-    for (; i + UNIT <= n; i += UNIT) {
+    for (; i + unit <= n; i += unit) {
         vf x[VECTORS], y[VECTORS];
-        prefetch_ahead((const char *)a + i * size, UNIT * size);
-        prefetch_ahead((const char *)b + i * size, UNIT * size);
-        get(a, bf16, i, x);
-        get(b, bf16, i, y);
-#pragma GCC unroll 4
-        for (int u = 0; u < VECTORS; u++)
+        prefetch_ahead(from + i / unit * bytes, bytes);
+        prefetch_ahead(other + i / unit * bytes, bytes);
+        get(&k, a, i, x);
+        get(&k, b, i, y);
+#pragma GCC unroll 8
+        for (int u = 0; u < k.vectors; u++)
             sum[u] = sum[u] + loss_of(f, bf16, x[u], y[u]);
     }
     for (; i < n; i += VL) {
@@ -326,7 +335,10 @@ MX_INLINE float sum_as(mx_pair f, const bool bf16, const void *a, const void *b,
         vf loss = loss_of(f, bf16, row_load_part(a, i, left, bf16), row_load_part(b, i, left, bf16));
         sum[0] = sum[0] + vf_select(vm_first(left), loss, vf_zero());
     }
-    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (int half = k.vectors / 2; half > 0; half /= 2)
+        for (int u = 0; u < half; u++)
+            sum[u] += sum[u + half];
+    return vf_sum(sum[0]);
 }
 
 #define SUM(name)                                                                                                      \

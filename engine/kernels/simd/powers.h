@@ -6,18 +6,6 @@
 
 #include <math.h>
 
-/* table[index mod 16] in each lane. */
-MX_INLINE vf vf_lookup(const float table[16], vi index)
-{
-#if MX_SIMD_512
-    return _mm512_permutexvar_ps(index, _mm512_load_ps(table));
-#else
-    vf low = _mm256_permutevar8x32_ps(_mm256_load_ps(table), index);
-    vf high = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), index);
-    return _mm256_blendv_ps(low, high, vi_float(vi_shl(index, 28)));
-#endif
-}
-
 /* p 2^n for a whole n, of any size; denormal where the result is. */
 MX_INLINE vf vf_times_power(vf p, vf n)
 {
@@ -138,6 +126,23 @@ MX_INLINE vf vf_power(bool fast, vf a, vf b)
     if (__builtin_expect(!vf_are_plain(a, b), false))
         return powers_by_lane(a, b);
     return fast ? vf_power_fast(a, b) : vf_power_near(a, b);
+}
+
+static __attribute__((noinline)) vf power_with_care(bool fast, vf a, vf b) { return vf_power(fast, a, b); }
+
+/* a[u] = a[u]^b[u] for n vectors: with one branch for all of them, so that their instructions interleave. */
+MX_INLINE void vf_powers(bool fast, vf *a, const vf *b, const int n)
+{
+    int odd = 0;
+#pragma GCC unroll 8
+    for (int u = 0; u < n; u++)
+        odd |= !vf_are_plain(a[u], b[u]);
+#pragma GCC unroll 8
+    for (int u = 0; u < n; u++)
+        if (__builtin_expect(odd, false))
+            a[u] = power_with_care(fast, a[u], b[u]);
+        else
+            a[u] = fast ? vf_power_fast(a[u], b[u]) : vf_power_near(a[u], b[u]);
 }
 
 #endif

@@ -9,6 +9,7 @@
 typedef struct kind {
     mx_function f;
     mx_pair pair;
+    int vectors; /* in a step */
     bool bf16;   /* all arrays are bf16 */
     int step[2]; /* of the first two inputs: 0 for one value used throughout (binary alone reads it) */
     vf value[2]; /* that value */
@@ -19,19 +20,21 @@ typedef struct pointers {
     char *out[2];
 } pointers;
 
-/* Vectors in a step. Where bf16 is read, two of them hold the even and the odd places of 2 VL neighbours. */
-enum { VECTORS = 4, UNIT = VECTORS * VL };
+/* Vectors in a step: four, or with AVX-512, whose registers suffice, twice as many of functions whose chains of
+ * dependent instructions are long. Where bf16 is read, two of them hold the even and the odd places of 2 VL neighbours.
+ */
+enum { FEW = 4, VECTORS = MX_SIMD_512 ? 8 : 4, UNIT = VECTORS * VL };
 
-/* Elements i to before i + UNIT. */
+/* Elements i to before i + k->vectors VL. */
 typedef void step_fn(const kind *k, const pointers *p, int64_t i, bool stream);
 
-MX_INLINE void get(const char *p, bool bf16, int64_t i, vf v[VECTORS])
+MX_INLINE void get(const kind *k, const char *p, int64_t i, vf v[VECTORS])
 {
     if (!p) /* a step reads only inputs that are there */
         __builtin_unreachable();
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u += 2) {
-        if (bf16) {
+#pragma GCC unroll 8
+    for (int u = 0; u < k->vectors; u += 2) {
+        if (k->bf16) {
             vf_split_bf16((const mx_bf16 *)p + i + u * VL, &v[u], &v[u + 1]);
         } else {
             v[u] = vf_load((const float *)p + i + u * VL);
@@ -66,12 +69,12 @@ MX_INLINE vi join_near(vf even, vf odd)
 
 /* bf16 is only stored here where all inputs are bf16, so that NaNs are as vf_join_bf16 needs them. `near`: the values
  * have errors anyway, so ties are rounded as is fastest. */
-MX_INLINE void put_by(bool near, char *p, bool bf16, int64_t i, bool stream, const vf v[VECTORS])
+MX_INLINE void put_by(bool near, const kind *k, char *p, int64_t i, bool stream, const vf v[VECTORS])
 {
-    char *to = p + i * (bf16 ? 2 : 4);
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u += 2) {
-        if (bf16) {
+    char *to = p + i * (k->bf16 ? 2 : 4);
+#pragma GCC unroll 8
+    for (int u = 0; u < k->vectors; u += 2) {
+        if (k->bf16) {
             put_bits(to + 2 * u * VL, stream, near ? join_near(v[u], v[u + 1]) : vf_join_bf16(v[u], v[u + 1]));
         } else {
             put_bits(to + 4 * u * VL, stream, vf_bits(v[u]));
@@ -80,9 +83,9 @@ MX_INLINE void put_by(bool near, char *p, bool bf16, int64_t i, bool stream, con
     }
 }
 
-MX_INLINE void put(char *p, bool bf16, int64_t i, bool stream, const vf v[VECTORS])
+MX_INLINE void put(const kind *k, char *p, int64_t i, bool stream, const vf v[VECTORS])
 {
-    put_by(false, p, bf16, i, stream, v);
+    put_by(false, k, p, i, stream, v);
 }
 
 /* Elements from p to the next address that a vector may be streamed to. */
@@ -122,11 +125,11 @@ static __attribute__((noinline)) void give_out(const room *r, const pointers *gi
  * these three parts so that the step is compiled once. */
 MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_t n, bool stream)
 {
-    const int64_t size = k->bf16 ? 2 : 4;
+    const int64_t size = k->bf16 ? 2 : 4, unit = k->vectors * VL;
     int64_t first = stream ? to_boundary(given->out[0], k->bf16) : 0;
     if (first > n)
         first = n;
-    const int64_t last = first + (n - first) / UNIT * UNIT;
+    const int64_t last = first + (n - first) / unit * unit;
 #pragma GCC unroll 1
     for (int part = 0; part < 3; part++) {
         int64_t from = part == 0 ? 0 : part == 1 ? first : last, to = part == 0 ? first : part == 1 ? last : n;
@@ -136,10 +139,10 @@ MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_
             continue;
         if (part != 1)
             take_in(&r, given, &p, from, to - from, size);
-        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT) {
+        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : to - from; i < end; i += unit) {
             for (int a = 0; a < 3; a++)
                 if (given->in[a])
-                    prefetch_ahead(p.in[a] + i * size, k->bf16 ? UNIT * 2 : UNIT * 4);
+                    prefetch_ahead(p.in[a] + i * size, (int)(unit * size));
             step(k, &p, i, stream);
         }
         if (part != 1)

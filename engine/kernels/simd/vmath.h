@@ -4,6 +4,7 @@
 #define MX_KERNELS_SIMD_VMATH_H
 
 #include "kernels/elementwise.h"
+#include "kernels/simd/pieces.h"
 #include "kernels/simd/simd.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ MX_INLINE vf vf_log(bool fast, vf x)
 MX_INLINE vf vf_rsqrt(bool fast, vf x)
 {
     (void)fast;
-#if MX_SIMD_512
+#if MX_SIMD_512 && !defined(NOP)
     if (fast) {
         vf y = _mm512_rsqrt14_ps(x), step = vf_fma(x * y, vf_zero() - y, vf_set1(1.0f));
         vf better = vf_fma(step, y * vf_set1(0.5f), y);
@@ -216,24 +217,35 @@ MX_INLINE vf vf_sigmoid_of(vf x, bool fast)
 
 /* The tail of the normal distribution beyond t in [0, 13] as a part of e^(-t^2/2), which goes to *e. With
  * u = 1 / (1 + k t) it is u P(u); P is the minimax polynomial on t <= 13: of degree 7, of relative error 1.2e-7 with
- * k = 0.3, or if `rough` of degree 5, of 4e-6 with k = 0.308. */
-MX_INLINE vf vf_normal_tail(vf t, bool fast, bool rough, vf *e)
+ * k = 0.3. For bf16 with AVX-512 it comes by pieces. */
+MX_INLINE vf vf_normal_tail(vf t, bool fast, vf *e)
 {
     const vf one = vf_set1(1.0f);
-    vf d = vf_fma(vf_set1(rough ? 0.308f : 0.3f), t, one), u = one / d;
+    *e = fast ? vf_exp2_fast(t * t * vf_set1(-0.5f * LOG2E)) : vf_exp_near(t * t * vf_set1(-0.5f));
+#if MX_SIMD_512
+    if (fast)
+        return vf_normal_part(t);
+#endif
+    vf d = vf_fma(vf_set1(0.3f), t, one), u = one / d;
     if (fast)
         u = vf_rcp(d);
-    static const float coarse[] = {-0.0755324041f, 0.189909753f, 0.00695698783f,
-                                   0.136695094f,   0.118842496f, 0.123126167f};
-    static const float fine[] = {0.03608933836221695f, -0.15893565118312836f, 0.20934945344924927f,
-                                 -0.0564526803791523f, 0.13003386557102203f,  0.09946471452713013f,
-                                 0.1208263635635376f,  0.1196245402097702f};
-    const float *c = rough ? coarse : fine;
+    static const float c[] = {0.03608933836221695f, -0.15893565118312836f, 0.20934945344924927f, -0.0564526803791523f,
+                              0.13003386557102203f, 0.09946471452713013f,  0.1208263635635376f,  0.1196245402097702f};
     vf p = vf_set1(c[0]);
-    for (int i = 1; i <= (rough ? 5 : 7); i++)
+    for (int i = 1; i <= 7; i++)
         p = vf_fma(p, u, vf_set1(c[i]));
-    *e = fast ? vf_exp2_fast(t * t * vf_set1(-0.5f * LOG2E)) : vf_exp_near(t * t * vf_set1(-0.5f));
     return p * u;
+}
+
+/* That tail itself, roughly: with k = 0.308 and P of degree 5 (relative error 4e-6). */
+MX_INLINE vf vf_normal_tail_fast(vf t)
+{
+    const vf d = vf_fma(vf_set1(0.308f), t, vf_set1(1.0f)), u = vf_rcp(d), square = u * u;
+    vf a = vf_fma(vf_set1(-0.0755324041f), u, vf_set1(0.189909753f));
+    vf b = vf_fma(vf_set1(0.00695698783f), u, vf_set1(0.136695094f));
+    vf c = vf_fma(vf_set1(0.118842496f), u, vf_set1(0.123126167f));
+    vf p = vf_fma(vf_fma(a, square, b), square, c);
+    return vf_exp2_fast(t * t * vf_set1(-0.5f * LOG2E)) * u * p;
 }
 
 /* gelu by tanh: x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 = x sigmoid(x (K0 + K1 x^2)). */
@@ -262,7 +274,9 @@ MX_INLINE vf vf_activation(mx_unary op, bool fast, vf x)
         return x * vf_gelu_sigmoid(x, x * x, fast);
     case MX_GELU_ERF: /* x less x times the tail on the right, x times the tail on the left */
         t = vf_min(vf_set1(13.0f), vf_abs(x));
-        tail = vf_normal_tail(t, fast, fast, &e);
+        if (fast)
+            return vf_fma(-t, vf_normal_tail_fast(t), vf_max(vf_zero(), x));
+        tail = vf_normal_tail(t, false, &e);
         return vf_fma(-t, e * tail, vf_max(vf_zero(), x));
     default: /* MX_RELU */
         return vf_max(vf_zero(), x);
@@ -291,7 +305,7 @@ MX_INLINE vf vf_activation_slope(mx_unary op, bool fast, vf x, vf *value)
         return vf_fma(vf_fma(-c, s, c), s, s);
     case MX_GELU_ERF: /* tail less t times density on the left, 1 less that on the right; not rough, as it crosses 0 */
         t = vf_min(vf_set1(13.0f), vf_abs(x));
-        tail = vf_normal_tail(t, fast, false, &e);
+        tail = vf_normal_tail(t, fast, &e);
         *value = vf_fma(-t, e * tail, vf_max(vf_zero(), x));
         s = e * vf_fma(t, vf_set1(-0.398942280f), tail);
         return vf_select(vf_gt(x, vf_zero()), vf_set1(1.0f) - s, s);

@@ -19,7 +19,8 @@ typedef struct maxima {
     int64_t taps;
     int64_t *where; /* (taps): where a tile has them */
     int32_t *place; /* (taps): the element of the plane that the first window meets; may be outside */
-    bool stream;
+    bool folds, stream;
+    mx_fold fold; /* if `folds` */
 } maxima;
 
 /* f32 results of rows that are neighbours in y, and their places. */
@@ -71,13 +72,18 @@ static void max_tile(const maxima *m, int64_t item, float *scratch)
     int64_t plane = item / t->tiles, n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0, out = c->out[1];
     float *y = scratch + t->floats;
     int32_t *place = m->at ? (int32_t *)(y + t->outputs) : NULL;
+    const mx_array x = mx_conv_part(m->x, plane * mx_conv_pixels(c));
     int64_t row_step = c->stride[0] * c->in[1], first = tile.i0 * row_step + tile.j0 * c->stride[1];
+    int64_t results = plane * mx_conv_positions(c);
+    if (m->folds && n >= MX_FOLD_COLUMNS &&
+        paths->fold(&m->fold, &tile, x, mx_conv_part(m->y, results), m->at ? m->at + results : NULL))
+        return;
     if (paths->maxima && mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(c), -INFINITY, true, scratch))
         paths->maxima(rows, n, scratch, t->w.stride[0] * t->row, m->taps, m->where, m->place, (int32_t)first,
                       (int32_t)row_step, (int32_t)c->stride[1], y, place);
     else
-        find_each(m, &tile, mx_conv_part(m->x, plane * mx_conv_pixels(c)), y, place);
-    int64_t to = plane * mx_conv_positions(m->c) + tile.i0 * out + tile.j0;
+        find_each(m, &tile, x, y, place);
+    int64_t to = results + tile.i0 * out + tile.j0;
     if (n == out)
         put_maxima(m, to, rows * n, y, place);
     else
@@ -98,6 +104,8 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
     m.where = (int64_t *)memory;
     m.place = (int32_t *)(m.where + m.taps);
     m.stream = mx_should_stream(planes * mx_conv_positions(c) * (int64_t)mx_dtype_bytes(y.dtype));
+    m.folds = mx_can_fold(&windows) && c->dilation[0] * c->dilation[1] == 1 && x.dtype == y.dtype;
+    m.fold = (mx_fold){windows, 0, m.stream && mx_lines_begin(&windows, y, at)};
     for (int64_t tap = 0; tap < m.taps; tap++) {
         int64_t d = mx_conv_at(c, 0, 0, tap / c->kernel[1]), e = mx_conv_at(c, 1, 0, tap % c->kernel[1]);
         m.where[tap] = mx_tile_at(&m.t, d, e);
@@ -114,10 +122,38 @@ mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t 
     return MX_OK;
 }
 
-/* ---- means: convolutions of each plane with equal weights ---- */
+/* ---- means ---- */
 
+/* Straight from planes to planes, in parts of whole rows, or of rows that are long. */
+static void fold_means(const mx_conv *c, const mx_windows *w, mx_array x, mx_array y)
+{
+    enum { RESULTS = 2048, LONG = 4096 };
+    int64_t planes = c->batch * c->channels_in, out = c->out[1], across = mx_max(out / LONG, 1);
+    int64_t rows = mx_min(mx_max(RESULTS / out, 1), c->out[0]), parts = mx_ceil_div(c->out[0], rows) * across;
+    bool stream = mx_should_stream(planes * mx_conv_positions(c) * (int64_t)mx_dtype_bytes(y.dtype));
+    const mx_fold f = {*w, 1.0f / (float)(c->kernel[0] * c->kernel[1]), stream && mx_lines_begin(w, y, NULL)};
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < planes * parts; item++) {
+            int64_t plane = item / parts, i = item % parts / across * rows, j = item % across * LONG;
+            const mx_tile tile = {i, mx_min(i + rows, c->out[0]), j, item % across == across - 1 ? out : j + LONG};
+            (void)mx_kernels_current()->windows->fold(&f, &tile, mx_conv_part(x, plane * mx_conv_pixels(c)),
+                                                      mx_conv_part(y, plane * mx_conv_positions(c)), NULL);
+        }
+        _mm_sfence(); /* of what was streamed */
+    }
+}
+
+/* Others are convolutions of each plane with equal weights. */
 mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y)
 {
+    mx_windows windows = mx_conv_windows(c);
+    if (mx_can_fold(&windows) && c->dilation[0] * c->dilation[1] == 1 && x.dtype == y.dtype &&
+        c->out[1] >= MX_FOLD_COLUMNS) {
+        fold_means(c, &windows, x, y);
+        return MX_OK;
+    }
     int64_t taps = c->kernel[0] * c->kernel[1], bytes = taps * (int64_t)sizeof(float);
     mx_conv plane = *c;
     float *w;

@@ -32,6 +32,15 @@ mx_tile mx_tile_of(const mx_tiling *t, int64_t number)
     return (mx_tile){i, mx_min(i + t->rows, t->w.out[0]), j, mx_min(j + t->columns, t->w.out[1])};
 }
 
+bool mx_can_fold(const mx_windows *w)
+{
+    int64_t wide = w->most[1] - w->least[1] + 1, step = w->stride[1];
+    bool two = wide == 2 && step == 2 && w->least[1] == 0, three = wide == 3 && step <= 2 && w->least[1] == -1;
+    int64_t high = w->most[0] - w->least[0] + 1;
+    bool rows = (high == 1 && w->stride[0] == 1) || (high == wide && w->stride[0] == step);
+    return mx_kernels_current()->windows->fold && rows && (two || three) && w->in[1] >= step * w->out[1];
+}
+
 static void set_outside(float *to, int64_t n, float outside)
 {
     for (int64_t i = 0; i < n; i++)

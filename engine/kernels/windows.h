@@ -1,9 +1,11 @@
 /* Loops over the windows of planes, which thin convolutions and pooling share.
  *
- * The outputs of a plane are cut into tiles. A tile copies the elements that its windows meet to f32 scratch of a few
- * KiB: with what is outside of the plane filled in, and with the columns sorted by their remainder by the stride. There
- * the elements that one place in the window meets are neighbours for neighbouring outputs, so every loop runs over
- * vectors. Tiles are cut by sizes alone, so the bits do not depend on the number of threads. */
+ * Planes of one row, and planes under the usual windows of pooling, are read where they are (mx_row_windows, mx_fold):
+ * so memory is read, computed with and written at once. For all others the outputs of a plane are cut into tiles. A
+ * tile copies the elements that its windows meet to f32 scratch of a few KiB: with what is outside of the plane filled
+ * in, and with the columns sorted by their remainder by the stride. There the elements that one place in the window
+ * meets are neighbours for neighbouring outputs, so every loop runs over vectors. Tiles are cut by sizes alone, so the
+ * bits do not depend on the number of threads. */
 #ifndef MX_KERNELS_WINDOWS_H
 #define MX_KERNELS_WINDOWS_H
 
@@ -61,6 +63,26 @@ bool mx_fill_rows(const mx_row_copy *c, mx_array plane, int64_t height, int64_t 
 /* Where the copy has the element (d, e) of the window of the tile's first output; the window of the next row begins
  * stride[0] * row floats behind. */
 int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e);
+
+/* Maxima, or if `scale` is not 0 means, over windows of planes that are read where they are. stream: results past the
+ * caches, which then begin cache lines with each row, until a store fence. */
+typedef struct mx_fold {
+    mx_windows w;
+    float scale;
+    bool stream;
+} mx_fold;
+
+enum { MX_FOLD_COLUMNS = 32 }; /* the fewest results in a row of a tile */
+
+/* Whether the path in use can do so, if windows have no gaps: they have 2 columns and are two apart, or 3 columns
+ * around each or every second one, and they have one row or as many, as far apart. */
+bool mx_can_fold(const mx_windows *w);
+
+/* Whether each row of results of that dtype, and each row of places (NULL: none), begins a cache line. */
+static inline bool mx_lines_begin(const mx_windows *w, mx_array y, const int32_t *place)
+{
+    return ((uintptr_t)y.data | (uintptr_t)place | (uintptr_t)w->out[1] * mx_dtype_bytes(y.dtype)) % 64 == 0;
+}
 
 /* Rows that are one plane each, whose windows are one element apart: result i, i < out, meets elements i + first +
  * at[t], t < taps, of a row of `in`, with 0 = at[0] <= at[t] <= span. They are read where they are. */
@@ -127,6 +149,10 @@ typedef struct mx_window_paths {
      * place: NULL: not wanted. maxima: NULL: the path has no such loop. */
     void (*maxima)(int64_t rows, int64_t n, const float *x, int64_t x_step, int64_t taps, const int64_t *at,
                    const int32_t *place_of, int32_t first, int32_t row_step, int32_t step, float *y, int32_t *place);
+    /* Results of a tile, from a plane of x to one of y of the same dtype and, of maxima, of places (NULL: not wanted).
+     * What is outside of the plane is smaller than any maximum, and 0 for means. Returns false if maxima meet elements
+     * that are not finite. NULL: the path has no such loop. */
+    bool (*fold)(const mx_fold *f, const mx_tile *tile, mx_array x, mx_array y, int32_t *place);
     /* Copies rows, of which the first has element 0 at x and the others x_step elements apart, to rows of y_step
      * floats; overwrites up to a vector behind each row of step 1. Returns false if `check` finds an element. */
     bool (*fill)(const mx_row_copy *c, int64_t rows, mx_array x, int64_t x_step, float *y, int64_t y_step);

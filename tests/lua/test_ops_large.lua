@@ -412,6 +412,16 @@ for name, case in pairs {
     two_strides = {
         { 1, 2, 33, 2100 }, { 4, 1, 3, 2 }, { groups = 2, padding = 2, stride = 2, dilation = { 1, 3 } },
     },
+    folded_max = { { 2, 3, 45, 131 }, nil, { size = 2 }, "max_pool2d" },
+    folded_max_around = { { 2, 3, 21, 35 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
+    folded_max_apart = { { 2, 3, 45, 98 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool2d" },
+    folded_max_streamed = { { 1, 520, 64, 64 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
+    folded_max_of_rows = { { 5, 2, 9002 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool1d" },
+    folded_mean = { { 2, 3, 45, 131 }, nil, { size = 2 }, "avg_pool2d" },
+    folded_mean_around = { { 2, 3, 21, 33 }, nil, { size = 3, stride = 1, padding = 1 }, "avg_pool2d" },
+    folded_mean_apart = { { 2, 3, 45, 98 }, nil, { size = 3, stride = 2, padding = 1 }, "avg_pool2d" },
+    folded_mean_streamed = { { 1, 520, 64, 64 }, nil, { size = 3, stride = 1, padding = 1 }, "avg_pool2d" },
+    folded_mean_of_rows = { { 2, 2, 20002 }, nil, { size = 2 }, "avg_pool1d" },
     long_max = { { 3, 1, 9001 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool1d" },
     max = { { 1, 2, 45, 1100 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
     apart_max = { { 1, 1, 90, 90 }, nil, { size = 2, stride = 5 }, "max_pool2d" },
@@ -451,7 +461,10 @@ function TestWindows.test_max_of_infinities_and_nan()
         values[i] = i <= 33 * 71 and -math.huge or i <= 2 * 33 * 71 and kinds[i * i % 127 % 8 + 1] or i * i % 127
     end
     local x = mx.tensor(values):view(3, 1, 33, 71)
-    local shapes = { { size = 2, padding = 1 }, { size = 3, stride = 2, padding = 1 }, { size = 3, stride = 1 } }
+    local shapes = {
+        { size = 2, padding = 1 }, { size = 3, stride = 2, padding = 1 }, { size = 3, stride = 1 }, { size = 2 },
+        { size = 3, stride = 1, padding = 1 },
+    }
     for _, options in ipairs(shapes) do
         local function run(dtype)
             local input = x:to(dtype):clone():requires_grad()

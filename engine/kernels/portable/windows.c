@@ -77,4 +77,4 @@ static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array d
     return inside;
 }
 
-const mx_window_paths mx_windows_portable = {weigh, NULL, NULL, dots, NULL, fill, put, spread};
+const mx_window_paths mx_windows_portable = {weigh, NULL, NULL, dots, NULL, NULL, fill, put, spread};

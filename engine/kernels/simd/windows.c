@@ -1,6 +1,7 @@
 #include "kernels/windows.h"
 
 #include "kernels/context.h"
+#include "kernels/simd/folds.h"
 #include "kernels/simd/rows.h"
 
 #include <string.h>
@@ -560,4 +561,10 @@ static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array d
     return !places || are_below(places + low * out, rows * out, (uint32_t)(s->in[0] * s->in[1]));
 }
 
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, weigh_row, dots_row, dots, maxima, fill, put, spread};
+#if MX_SIMD_512
+#define FOLD MX_SIMD_NAME(mx_fold)
+#else
+#define FOLD NULL
+#endif
+
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, weigh_row, dots_row, dots, maxima, FOLD, fill, put, spread};

@@ -6,6 +6,8 @@
 #include "kernels/f64.h"
 #include "kernels/inline.h"
 
+#include <immintrin.h>
+
 enum { BLOCK = 1024 };
 
 bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_size, int *n_dims, int64_t *size)
@@ -135,9 +137,13 @@ static void walk_all(walk *w)
     w->paths = mx_kernels_current()->pairs;
     w->loops = mx_kernels_current()->loops;
     w->stream = !in_place && inner >= BLOCK && mx_should_stream(bytes);
-#pragma omp parallel for schedule(static) if (count >= MX_PARALLEL_FROM)
-    for (int64_t first = 0; first < count; first += MX_CHUNK)
-        walk_range(w, first, first + MX_CHUNK < count ? first + MX_CHUNK : count);
+#pragma omp parallel if (count >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < count; first += MX_CHUNK)
+            walk_range(w, first, first + MX_CHUNK < count ? first + MX_CHUNK : count);
+        _mm_sfence();
+    }
 }
 
 /* Input k's elements from `from` on as f32: where they are, or converted (all n, or the one) into `room`. */

@@ -5,6 +5,8 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include <immintrin.h>
+
 enum { BLOCK = 1024 };
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
@@ -134,9 +136,13 @@ void mx_cast(mx_array x, mx_array y, int64_t n)
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
     bool stream =
         x.data != y.data && mx_should_stream(n * (int64_t)(mx_dtype_bytes(x.dtype) + mx_dtype_bytes(y.dtype)));
-#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
-    for (int64_t first = 0; first < n; first += MX_CHUNK)
-        cast_chunk(paths, x, y, first, first + MX_CHUNK < n ? MX_CHUNK : n - first, stream);
+#pragma omp parallel if (n >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < n; first += MX_CHUNK)
+            cast_chunk(paths, x, y, first, first + MX_CHUNK < n ? MX_CHUNK : n - first, stream);
+        _mm_sfence();
+    }
 }
 
 static void affine_i64(const int64_t *x, int64_t *y, int64_t scale, int64_t shift, int64_t n)
@@ -176,12 +182,16 @@ void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
     const int64_t bytes = (int64_t)mx_dtype_bytes(x.dtype);
     bool stream = x.data != y.data && mx_should_stream(2 * n * bytes);
-#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
-    for (int64_t first = 0; first < n; first += BLOCK) {
-        int64_t room[BLOCK], m = n - first < BLOCK ? n - first : BLOCK;
-        affine_block(x, stream ? room : at(y, first), scale, shift, first, m);
-        if (stream)
-            paths->copy(room, at(y, first), m * bytes, true);
+#pragma omp parallel if (n >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < n; first += BLOCK) {
+            int64_t room[BLOCK], m = n - first < BLOCK ? n - first : BLOCK;
+            affine_block(x, stream ? room : at(y, first), scale, shift, first, m);
+            if (stream)
+                paths->copy(room, at(y, first), m * bytes, true);
+        }
+        _mm_sfence();
     }
 }
 
@@ -237,15 +247,19 @@ void mx_fill(mx_array y, double value, int64_t n)
     uint64_t element = 0;
     mx_set_number(&element, 0, value, y.dtype);
     bool stream = mx_should_stream(n * (int64_t)mx_dtype_bytes(y.dtype));
-#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
-    for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
-        int64_t last = first + 16 * MX_CHUNK < n ? first + 16 * MX_CHUNK : n;
-        if (stream)
-            stream_chunk(y, &element, first, last);
-        else if (element == 0)
-            memset(at(y, first), 0, (size_t)((last - first) * (int64_t)mx_dtype_bytes(y.dtype)));
-        else
-            fill_chunk(y, &element, first, last);
+#pragma omp parallel if (n >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
+            int64_t last = first + 16 * MX_CHUNK < n ? first + 16 * MX_CHUNK : n;
+            if (stream)
+                stream_chunk(y, &element, first, last);
+            else if (element == 0)
+                memset(at(y, first), 0, (size_t)((last - first) * (int64_t)mx_dtype_bytes(y.dtype)));
+            else
+                fill_chunk(y, &element, first, last);
+        }
+        _mm_sfence();
     }
 }
 

@@ -179,7 +179,7 @@ void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_array a,
 
 /* ---- the loops for one instruction set, on one thread ---- */
 
-/* All arrays of one call are of `dtype`, f32 or bf16, unless said otherwise. stream: write past the caches. */
+/* Arrays of one call are of `dtype`, f32 or bf16, or as said. stream: past the caches; of copy, until a store fence. */
 typedef struct mx_elementwise_paths {
     void (*unary)(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream);
     void (*unary_grad)(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream);

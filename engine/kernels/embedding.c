@@ -6,6 +6,7 @@
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
@@ -148,11 +149,15 @@ mx_status mx_embedding_add(const mx_embedding_sum *e)
     bool stream = e->replace && mx_should_stream(e->vocab * e->width * (int64_t)sizeof *e->grad);
     by_row b;
     MX_TRY(sort_by_row(e, &b));
-#pragma omp parallel for schedule(dynamic) if (e->tokens * e->width > 32768)
-    for (int64_t row = 0; row < e->vocab; row += together)
-        for (int64_t s = 0; s < strips; s++)
-            for (int64_t r = row; r < mx_min(e->vocab, row + together); r++)
-                add_strip(e, &b, r, s * STRIP, stream);
+#pragma omp parallel if (e->tokens * e->width > 32768)
+    {
+#pragma omp for schedule(dynamic)
+        for (int64_t row = 0; row < e->vocab; row += together)
+            for (int64_t s = 0; s < strips; s++)
+                for (int64_t r = row; r < mx_min(e->vocab, row + together); r++)
+                    add_strip(e, &b, r, s * STRIP, stream);
+        _mm_sfence();
+    }
     mx_pool_free(b.start, b.bytes);
     return MX_OK;
 }

@@ -7,6 +7,7 @@
 #include "kernels/move.h"
 #include "kernels/shape.h"
 
+#include <immintrin.h>
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -96,11 +97,11 @@ static bool is_large(const job *j) { return j->l.outer * j->l.n * j->l.inner > 1
 enum { POSITIONS = 2048, ROOM = 16384 };
 
 /* What is streamed goes by way of the first-level cache, from which it is written past the others. */
-static bool gather_piece(const job *j, const char *x, const int32_t *index, char *y, int64_t n, int64_t across)
+static bool gather_piece(const job *j, int64_t o, int64_t first, int64_t n)
 {
-    char room[POSITIONS * 8];
-    bool good =
-        mx_kernels_current()->moves->gather(j->stream ? room : y, x, index, n, j->limit, across, (size_t)j->bytes);
+    char room[POSITIONS * 8], *y = j->y + first * j->bytes, *to = j->stream ? room : y;
+    const char *x = j->x + outer_offset(j->g, o) * j->bytes;
+    bool good = mx_kernels_current()->moves->gather(to, x, j->g->index + first, n, j->limit, 0, (size_t)j->bytes);
     if (j->stream)
         mx_kernels_current()->elementwise->copy(room, y, n * j->bytes, true);
     return good;
@@ -110,13 +111,14 @@ static bool gather_lines(const job *j)
 {
     int64_t n = j->l.n, pieces = mx_ceil_div(n, POSITIONS);
     int bad = 0;
-#pragma omp parallel for collapse(2) schedule(static) reduction(| : bad) if (is_large(j))
-    for (int64_t o = 0; o < j->l.outer; o++)
-        for (int64_t p = 0; p < pieces; p++) {
-            int64_t first = o * n + p * POSITIONS, count = mx_min(POSITIONS, n - p * POSITIONS);
-            bad |= !gather_piece(j, j->x + outer_offset(j->g, o) * j->bytes, j->g->index + first,
-                                 j->y + first * j->bytes, count, 0);
-        }
+#pragma omp parallel if (is_large(j))
+    {
+#pragma omp for collapse(2) schedule(static) reduction(| : bad)
+        for (int64_t o = 0; o < j->l.outer; o++)
+            for (int64_t p = 0; p < pieces; p++)
+                bad |= !gather_piece(j, o, o * n + p * POSITIONS, mx_min(POSITIONS, n - p * POSITIONS));
+        _mm_sfence();
+    }
     return !bad;
 }
 
@@ -238,20 +240,22 @@ static bool scatter_lines(const job *j)
     bool by_room = j->start && j->stream && length <= ROOM;
     const mx_kernels *paths = mx_kernels_current();
     int bad = 0;
-#pragma omp parallel for schedule(static) reduction(| : bad) if (is_large(j))
-    for (int64_t o = 0; o < j->l.outer; o++) {
-        char room[ROOM], *line = j->x + outer_offset(j->g, o) * j->bytes, *to = by_room ? room : line;
-        const int32_t *index = j->g->index + o * n;
-        const char *y = j->y + o * n * j->bytes;
-        if (!paths->moves->within(index, n, j->limit)) {
-            bad = 1;
-            continue;
+#pragma omp parallel if (is_large(j))
+    {
+#pragma omp for schedule(static) reduction(| : bad)
+        for (int64_t o = 0; o < j->l.outer; o++) {
+            char room[ROOM], *line = j->x + outer_offset(j->g, o) * j->bytes, *to = by_room ? room : line;
+            const int32_t *index = j->g->index + o * n;
+            bool good = paths->moves->within(index, n, j->limit);
+            bad |= !good;
+            if (good && j->start)
+                paths->elementwise->copy(j->start + (line - j->x), to, length, false);
+            if (good)
+                put_line(j, to, index, j->y + o * n * j->bytes, n);
+            if (good && by_room)
+                paths->elementwise->copy(room, line, length, true);
         }
-        if (j->start)
-            paths->elementwise->copy(j->start + (line - j->x), to, length, false);
-        put_line(j, to, index, y, n);
-        if (by_room)
-            paths->elementwise->copy(room, line, length, true);
+        _mm_sfence();
     }
     return !bad;
 }
@@ -565,11 +569,15 @@ static mx_status run_sums(job *j, mx_array x, mx_dtype y_dtype, bool *good)
             mx_zero_runs(j->x, 0, 1, all * j->bytes);
         j->start = j->x;
     }
-#pragma omp parallel for collapse(2) schedule(static) reduction(| : bad) if (is_large(j))
-    for (int64_t o = 0; o < j->l.outer; o++)
-        for (int64_t b = 0; b < bands; b++)
-            bad |= !add_block(j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j->l.inner, (b + 1) * COLUMNS)},
-                              sums + omp_get_thread_num() * room, x.dtype, y_dtype);
+#pragma omp parallel if (is_large(j))
+    {
+#pragma omp for collapse(2) schedule(static) reduction(| : bad)
+        for (int64_t o = 0; o < j->l.outer; o++)
+            for (int64_t b = 0; b < bands; b++)
+                bad |= !add_block(j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j->l.inner, (b + 1) * COLUMNS)},
+                                  sums + omp_get_thread_num() * room, x.dtype, y_dtype);
+        _mm_sfence();
+    }
     *good = !bad;
     mx_pool_free(sums, bytes);
     return MX_OK;

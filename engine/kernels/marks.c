@@ -6,6 +6,7 @@
 #include "kernels/inline.h"
 #include "kernels/shape.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 /* ---- one_hot ---- */
@@ -35,6 +36,7 @@ void mx_one_hot(const int32_t *ids, int64_t n, int64_t classes, mx_array y)
             for (int64_t i = 0; i < m; i++)
                 mx_set_number(room, i * classes + ids[first + i], 0, y.dtype);
         }
+        _mm_sfence();
     }
 }
 

@@ -16,7 +16,7 @@ typedef struct mx_pattern {
     int ins, outs; /* vectors of a block, at most MX_PATTERN_VECTORS each */
 } mx_pattern;
 
-/* `stream`: results go past the caches where they lie at multiples of a vector. */
+/* `stream`: results go past the caches where they lie at multiples of a vector, until a store fence. */
 typedef struct mx_move_paths {
     /* to[c to_stride + r] = from[r from_stride + c]; strides in elements */
     void (*transpose)(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows, int64_t columns,

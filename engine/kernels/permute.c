@@ -6,6 +6,7 @@
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 enum { PARALLEL_FROM = 65536, PANEL_BYTES = 256, LONG_PANEL_BYTES = 1024 };
@@ -164,13 +165,17 @@ static void permute_swapped(char *to, const char *from, const layout *l, int64_t
         piece = NARROW;
     }
     int64_t pieces = mx_ceil_div(n, piece);
-#pragma omp parallel for collapse(2) schedule(static) if (others * rows * columns * bytes > PARALLEL_FROM)
-    for (int64_t o = 0; o < others; o++)
-        for (int64_t p = 0; p < pieces; p++) {
-            int64_t to_at, from_at;
-            offsets(l, o, s.last, s.across, &to_at, &from_at);
-            run(&s, to_at, from_at, p * piece, mx_min(n, (p + 1) * piece));
-        }
+#pragma omp parallel if (others * rows * columns * bytes > PARALLEL_FROM)
+    {
+#pragma omp for collapse(2) schedule(static)
+        for (int64_t o = 0; o < others; o++)
+            for (int64_t p = 0; p < pieces; p++) {
+                int64_t to_at, from_at;
+                offsets(l, o, s.last, s.across, &to_at, &from_at);
+                run(&s, to_at, from_at, p * piece, mx_min(n, (p + 1) * piece));
+            }
+        _mm_sfence();
+    }
 }
 
 void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, const int *order, size_t element_bytes)

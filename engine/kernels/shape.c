@@ -6,6 +6,7 @@
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 enum { PIECE_BYTES = 65536, PARALLEL_FROM = 65536 };
@@ -22,13 +23,18 @@ static int64_t take_short_runs(char *to, const char *from, int64_t from_step, in
     int64_t vector = s.lanes * (int64_t)unit, per_block = vector / bytes;
     int64_t readable = (runs - 1) * from_step + bytes - s.pattern.ins * vector;
     int64_t blocks = mx_min(runs / per_block, readable < 0 ? 0 : readable / (per_block * from_step) + 1);
-#pragma omp parallel for schedule(static) if (blocks * vector > PARALLEL_FROM)
-    for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
-        const char *ins[MX_PATTERN_VECTORS];
-        for (int b = 0; b < s.pattern.ins; b++)
-            ins[b] = from + first * per_block * from_step + b * vector;
-        mx_kernels_current()->moves->shuffle(&s.pattern, unit, (char *[]){to + first * vector}, vector, ins,
-                                             per_block * from_step, mx_min(PIECE_BYTES / 64, blocks - first), stream);
+#pragma omp parallel if (blocks * vector > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
+            const char *ins[MX_PATTERN_VECTORS];
+            for (int b = 0; b < s.pattern.ins; b++)
+                ins[b] = from + first * per_block * from_step + b * vector;
+            mx_kernels_current()->moves->shuffle(&s.pattern, unit, (char *[]){to + first * vector}, vector, ins,
+                                                 per_block * from_step, mx_min(PIECE_BYTES / 64, blocks - first),
+                                                 stream);
+        }
+        _mm_sfence();
     }
     return blocks * per_block;
 }
@@ -39,20 +45,28 @@ void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step
     if (bytes <= 4096) {
         int64_t done = to_step == bytes && runs > 0 ? take_short_runs(to, from, from_step, runs, bytes, stream) : 0;
         int64_t together = 1 + PIECE_BYTES / mx_max(1, bytes);
-#pragma omp parallel for schedule(static) if ((runs - done) * bytes > PARALLEL_FROM)
-        for (int64_t r = done; r < runs; r += together)
-            mx_kernels_current()->moves->runs((char *)to + r * to_step, to_step, (const char *)from + r * from_step,
-                                              from_step, mx_min(together, runs - r), bytes, stream);
+#pragma omp parallel if ((runs - done) * bytes > PARALLEL_FROM)
+        {
+#pragma omp for schedule(static)
+            for (int64_t r = done; r < runs; r += together)
+                mx_kernels_current()->moves->runs((char *)to + r * to_step, to_step, (const char *)from + r * from_step,
+                                                  from_step, mx_min(together, runs - r), bytes, stream);
+            _mm_sfence();
+        }
         return;
     }
     int64_t pieces = (bytes + PIECE_BYTES - 1) / PIECE_BYTES;
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-#pragma omp parallel for collapse(2) schedule(static) if (runs * bytes > PARALLEL_FROM)
-    for (int64_t r = 0; r < runs; r++)
-        for (int64_t p = 0; p < pieces; p++) {
-            int64_t first = p * PIECE_BYTES, n = bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
-            paths->copy((const char *)from + r * from_step + first, (char *)to + r * to_step + first, n, stream);
-        }
+#pragma omp parallel if (runs * bytes > PARALLEL_FROM)
+    {
+#pragma omp for collapse(2) schedule(static)
+        for (int64_t r = 0; r < runs; r++)
+            for (int64_t p = 0; p < pieces; p++) {
+                int64_t first = p * PIECE_BYTES, n = bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
+                paths->copy((const char *)from + r * from_step + first, (char *)to + r * to_step + first, n, stream);
+            }
+        _mm_sfence();
+    }
 }
 
 /* ---- parts of rows ---- */
@@ -81,16 +95,20 @@ static int64_t join_by_pattern(char *to, int64_t rows, int parts, const mx_row_p
     if (bytes % 2 != 0 || !mx_shuffle_join(&s, parts, bytes / (int64_t)unit, unit))
         return 0;
     int64_t vector = s.lanes * (int64_t)unit, blocks = rows * bytes / vector;
-#pragma omp parallel for schedule(static) if (blocks * vector > PARALLEL_FROM)
-    for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
-        const char *ins[MX_PATTERN_VECTORS];
-        char *outs[MX_PATTERN_VECTORS];
-        for (int i = 0; i < parts; i++) {
-            ins[i] = (const char *)part[i].from + first * vector;
-            outs[i] = to + (first * parts + i) * vector;
+#pragma omp parallel if (blocks * vector > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
+            const char *ins[MX_PATTERN_VECTORS];
+            char *outs[MX_PATTERN_VECTORS];
+            for (int i = 0; i < parts; i++) {
+                ins[i] = (const char *)part[i].from + first * vector;
+                outs[i] = to + (first * parts + i) * vector;
+            }
+            mx_kernels_current()->moves->shuffle(&s.pattern, unit, outs, parts * vector, ins, vector,
+                                                 mx_min(PIECE_BYTES / 64, blocks - first), stream);
         }
-        mx_kernels_current()->moves->shuffle(&s.pattern, unit, outs, parts * vector, ins, vector,
-                                             mx_min(PIECE_BYTES / 64, blocks - first), stream);
+        _mm_sfence();
     }
     return blocks * vector / bytes;
 }
@@ -110,9 +128,13 @@ void mx_join_rows(void *to, int64_t rows, int parts, const mx_row_part *part)
     }
     bool stream = mx_should_stream(2 * rows * row);
     int64_t done = join_by_pattern(to, rows, parts, part, stream), together = 2 * SHORT / row;
-#pragma omp parallel for schedule(static) if ((rows - done) * row > PARALLEL_FROM)
-    for (int64_t r = done; r < rows; r += together)
-        join_short_rows(to, r, mx_min(rows, r + together), parts, part, row, stream);
+#pragma omp parallel if ((rows - done) * row > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t r = done; r < rows; r += together)
+            join_short_rows(to, r, mx_min(rows, r + together), parts, part, row, stream);
+        _mm_sfence();
+    }
 }
 
 void mx_zero_runs(void *to, int64_t to_step, int64_t runs, int64_t bytes)
@@ -224,14 +246,16 @@ MX_INLINE void reverse_as(char *to, const char *from, int64_t n, const size_t by
         memcpy(to + i * (int64_t)bytes, from - i * (int64_t)bytes, bytes);
 }
 
-/* n elements to `to`, of which the one at `from` is the first and the ones before it follow. */
+/* n elements to `to`, of which the one at `from` is the first and the ones before it follow. They are read in the order
+ * of memory, in which what is asked for ahead of them may be in the next run. */
 static void reverse(const strided *r, char *to, const char *from, int64_t n, bool stream)
 {
     int64_t vector = r->shuffle.lanes * r->bytes, blocks = r->shuffles ? n / r->shuffle.lanes : 0;
-    const char *end = from + r->bytes - vector;
+    const char *first = from + r->bytes - blocks * vector;
+    char *last = to + (blocks - 1) * vector;
     if (blocks > 0)
-        mx_kernels_current()->moves->shuffle(&r->shuffle.pattern, (size_t)r->bytes, &to, vector, &end, -vector, blocks,
-                                             stream);
+        mx_kernels_current()->moves->shuffle(&r->shuffle.pattern, (size_t)r->bytes, &last, -vector, &first, vector,
+                                             blocks, stream);
     to += blocks * vector;
     from -= blocks * vector;
     n -= blocks * (r->shuffles ? r->shuffle.lanes : 0);
@@ -335,6 +359,8 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
     for (int d = 0; d < r.last; d++)
         runs *= r.n[d];
     int64_t run = r.n[r.last], bytes = run * r.bytes, pieces = mx_ceil_div(run, PIECE);
+    int64_t along = r.s[r.last],
+            across = r.last > 0 ? r.s[r.last - 1] : 0; /* where negative, backward: to read forward */
     if (runs * bytes == 0)
         return;
     r.stream = mx_should_stream(2 * runs * bytes);
@@ -342,16 +368,25 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
                                    : r.s[r.last] == 0 && mx_shuffle_repeat(&r.shuffle, run, element_bytes);
     if (bytes <= SHORT) {
         int64_t together = 2 * SHORT / bytes;
-#pragma omp parallel for schedule(static) if (runs * bytes > PARALLEL_FROM)
-        for (int64_t i = 0; i < runs; i += together)
-            copy_short_runs(&r, to, from, i, mx_min(runs, i + together));
+#pragma omp parallel if (runs * bytes > PARALLEL_FROM)
+        {
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < runs; i += together)
+                copy_short_runs(&r, to, from, i, mx_min(runs, i + together));
+            _mm_sfence();
+        }
         return;
     }
-#pragma omp parallel for schedule(static) private(place) if (runs * bytes > PARALLEL_FROM)
-    for (int64_t i = 0; i < runs * pieces; i++) {
-        int64_t first = i % pieces * PIECE, offset = start_of(&r, i / pieces, place) + first * r.s[r.last];
-        copy_run(&r, (char *)to + (i / pieces * run + first) * r.bytes, (const char *)from + offset * r.bytes,
-                 mx_min(PIECE, run - first));
+#pragma omp parallel if (runs * bytes > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static) private(place)
+        for (int64_t i = 0; i < runs * pieces; i++) {
+            int64_t k = across < 0 ? runs - 1 - i / pieces : i / pieces, p = i % pieces;
+            int64_t first = (along < 0 ? pieces - 1 - p : p) * PIECE, offset = start_of(&r, k, place) + first * along;
+            copy_run(&r, (char *)to + (k * run + first) * r.bytes, (const char *)from + offset * r.bytes,
+                     mx_min(PIECE, run - first));
+        }
+        _mm_sfence();
     }
 }
 
@@ -387,21 +422,25 @@ void mx_pad(void *to, const void *from, int n_dims, const mx_margins *margins, c
     int64_t width = row.before + row.n + row.after, pieces = mx_ceil_div(width, PIECE), items = rows * pieces;
     int64_t together = 1 + 4096 / mx_max(1, width * bytes);
     bool stream = mx_should_stream(2 * rows * width * bytes);
-#pragma omp parallel for schedule(static) if (rows * width * bytes > PARALLEL_FROM)
-    for (int64_t group = 0; group < mx_ceil_div(items, together); group++)
-        for (int64_t i = group * together; i < mx_min(items, (group + 1) * together); i++) {
-            int64_t offset = 0, stride = row.n, rest = i / pieces, first = i % pieces * PIECE;
-            bool inside = true;
-            for (int d = last - 1; d >= 0; d--) {
-                int64_t at = rest % (margins[d].before + margins[d].n + margins[d].after) - margins[d].before;
-                rest /= margins[d].before + margins[d].n + margins[d].after;
-                inside = inside && at >= 0 && at < margins[d].n;
-                offset += at * stride;
-                stride *= margins[d].n;
+#pragma omp parallel if (rows * width * bytes > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t group = 0; group < mx_ceil_div(items, together); group++)
+            for (int64_t i = group * together; i < mx_min(items, (group + 1) * together); i++) {
+                int64_t offset = 0, stride = row.n, rest = i / pieces, first = i % pieces * PIECE;
+                bool inside = true;
+                for (int d = last - 1; d >= 0; d--) {
+                    int64_t at = rest % (margins[d].before + margins[d].n + margins[d].after) - margins[d].before;
+                    rest /= margins[d].before + margins[d].n + margins[d].after;
+                    inside = inside && at >= 0 && at < margins[d].n;
+                    offset += at * stride;
+                    stride *= margins[d].n;
+                }
+                pad_row((char *)to + i / pieces * width * bytes, inside ? (const char *)from + offset * bytes : NULL,
+                        &row, first, mx_min(width, first + PIECE), value, element_bytes, stream);
             }
-            pad_row((char *)to + i / pieces * width * bytes, inside ? (const char *)from + offset * bytes : NULL, &row,
-                    first, mx_min(width, first + PIECE), value, element_bytes, stream);
-        }
+        _mm_sfence();
+    }
 }
 
 void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n, int64_t diagonal, bool upper,
@@ -410,14 +449,18 @@ void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n
     int64_t bytes = (int64_t)element_bytes, rows = count * m, together = 1 + 4096 / mx_max(1, n * bytes);
     bool stream = mx_should_stream(2 * rows * n * bytes);
     const uint64_t zero = 0;
-#pragma omp parallel for schedule(static) if (rows * n * bytes > PARALLEL_FROM)
-    for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
-        for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
-            int64_t edge = mx_min(n, mx_max(0, r % m + diagonal + !upper)), first = upper ? edge : 0;
-            const mx_margins row = {first, upper ? n - edge : edge, 0};
-            pad_row((char *)to + r * n * bytes, (const char *)from + (r * n + first) * bytes, &row, 0, n, &zero,
-                    element_bytes, stream);
-        }
+#pragma omp parallel if (rows * n * bytes > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
+            for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
+                int64_t edge = mx_min(n, mx_max(0, r % m + diagonal + !upper)), first = upper ? edge : 0;
+                const mx_margins row = {first, upper ? n - edge : edge, 0};
+                pad_row((char *)to + r * n * bytes, (const char *)from + (r * n + first) * bytes, &row, 0, n, &zero,
+                        element_bytes, stream);
+            }
+        _mm_sfence();
+    }
 }
 
 /* ---- rows by id ---- */
@@ -428,17 +471,21 @@ void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer,
     int64_t rows = outer * n_ids, together = 1 + 4096 / mx_max(1, bytes);
     bool stream = mx_should_stream(2 * rows * bytes);
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-#pragma omp parallel for schedule(static) if (rows * bytes > PARALLEL_FROM)
-    for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
-        for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
-            const char *row = (const char *)from + (r / n_ids * n + ids[r % n_ids]) * bytes;
-            if (bytes == 4)
-                memcpy((char *)to + r * 4, row, 4);
-            else if (bytes == 2)
-                memcpy((char *)to + r * 2, row, 2);
-            else
-                paths->copy(row, (char *)to + r * bytes, bytes, stream);
-        }
+#pragma omp parallel if (rows * bytes > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
+            for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
+                const char *row = (const char *)from + (r / n_ids * n + ids[r % n_ids]) * bytes;
+                if (bytes == 4)
+                    memcpy((char *)to + r * 4, row, 4);
+                else if (bytes == 2)
+                    memcpy((char *)to + r * 2, row, 2);
+                else
+                    paths->copy(row, (char *)to + r * bytes, bytes, stream);
+            }
+        _mm_sfence();
+    }
 }
 
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n)

@@ -536,7 +536,6 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
         for (int u = 0; u < 4; u++)
             vf_stream((float *)(to + i + u * vector), v[u]);
     }
-    _mm_sfence();
     memcpy(to, from, (size_t)first);
     memcpy(to + last, from + last, (size_t)(bytes - last));
 }

@@ -102,8 +102,6 @@ MX_INLINE void squares(char *to, int64_t to_stride, const char *from, int64_t fr
             else
                 square_of_2(y, to_stride, x, from_stride, high, wide, false, false);
         }
-    if (stream)
-        _mm_sfence();
 }
 
 static void transpose_any(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
@@ -132,7 +130,6 @@ MX_INLINE void stream_runs(char *to, int64_t to_step, const char *from, int64_t 
             _mm_prefetch(from + AHEAD * from_step + i, _MM_HINT_T0);
             vi_stream(to + i, vi_load((const int32_t *)(from + i)));
         }
-    _mm_sfence();
 }
 
 /* Runs that begin anywhere: what is before the first vector's place and behind the last goes by way of the caches. */
@@ -149,7 +146,6 @@ MX_INLINE void stream_middles(char *to, int64_t to_step, const char *from, int64
         }
         store_some(to + i, load_some(from + i, bytes - i), bytes - i);
     }
-    _mm_sfence();
 }
 
 static void copy_runs(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs, int64_t bytes,
@@ -200,8 +196,6 @@ MX_INLINE void shuffle_as(const mx_pattern *p, const size_t bytes, const int ins
             put(to[a] + k * to_step, sum, 0, true, stream);
         }
     }
-    if (stream)
-        _mm_sfence();
 }
 
 #if !MX_SIMD_512
@@ -248,8 +242,6 @@ MX_INLINE void shuffle_pairs(const mx_pattern *p, const pairs_plan *plan, const 
             put(to[a] + k * to_step, sum, 0, true, stream);
         }
     }
-    if (stream)
-        _mm_sfence();
 }
 
 static void shuffle_of_2(const mx_pattern *p, char *const *to, int64_t to_step, const char *const *from,

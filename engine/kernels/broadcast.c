@@ -169,21 +169,24 @@ static double number_at(const walk *w, int k, const int64_t *from, int64_t i)
 
 /* ---- integers ---- */
 
-int64_t mx_find_zero(mx_array x, int64_t n)
+/* The first of n integers for which `op` holds with 0, or -1. */
+static int64_t find_first(mx_compare op, mx_array x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (mx_get_int(x.data, i, x.dtype) == 0)
-            return i;
+    const mx_loop_paths *loops = mx_kernels_current()->loops;
+    const int64_t zero = 0;
+    uint8_t holds[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = mx_min(BLOCK, n - i);
+        loops->compare(op, x.dtype, at(x, i), 1, &zero, 0, holds, m);
+        const uint8_t *first = memchr(holds, 1, (size_t)m);
+        if (first)
+            return i + (first - holds);
+    }
     return -1;
 }
 
-int64_t mx_find_negative(mx_array x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (mx_get_int(x.data, i, x.dtype) < 0)
-            return i;
-    return -1;
-}
+int64_t mx_find_zero(mx_array x, int64_t n) { return find_first(MX_EQ, x, n); }
+int64_t mx_find_negative(mx_array x, int64_t n) { return find_first(MX_LT, x, n); }
 
 /* Large results go by way of the first-level cache, from which they are written past the others. */
 static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)

@@ -322,6 +322,11 @@ static void test_integers(void)
     mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, (mx_array){r, MX_U8});
     CHECK(r[0] == 254 && r[1] == 0 && r[5] == 0, "%d %d %d", r[0], r[1], r[5]);
     CHECK(mx_find_zero((mx_array){p, MX_U8}, 6) == 4 && mx_find_zero((mx_array){b, MX_I32}, 6) == -1, "zeros");
+    static int64_t many[3000];
+    for (int i = 0; i < 3000; i++)
+        many[i] = i == 2500 ? 0 : i == 2900 ? -1 : INT64_MAX - i;
+    CHECK(mx_find_zero((mx_array){many, MX_I64}, 3000) == 2500, "a zero among many");
+    CHECK(mx_find_negative((mx_array){many, MX_I64}, 3000) == 2900, "a negative number among many");
     mx_compare_forward(MX_GE, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, r);
     CHECK(r[0] == 1 && r[1] == 0 && r[2] == 1 && r[5] == 0, "%d %d %d %d", r[0], r[1], r[2], r[5]);
 }

@@ -12,11 +12,17 @@
 static const char *attr_kind_text(mx_attr_kind kind)
 {
     static const char *const texts[] = {
-        [MX_ATTR_BOOL] = "true or false", [MX_ATTR_INT] = "an integer, at most 2^53 in size",
-        [MX_ATTR_DIM] = "a dimension",    [MX_ATTR_DIMS] = "a dimension or a list of dimensions",
-        [MX_ATTR_FLOAT] = "a number",     [MX_ATTR_DTYPE] = "a dtype",
-        [MX_ATTR_ENUM] = "a string",      [MX_ATTR_SHAPE] = "an integer or a table of integers",
-        [MX_ATTR_SEED] = "an integer",    [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
+        [MX_ATTR_BOOL] = "true or false",
+        [MX_ATTR_INT] = "an integer, at most 2^53 in size",
+        [MX_ATTR_DIM] = "a dimension",
+        [MX_ATTR_DIMS] = "a dimension or a list of dimensions",
+        [MX_ATTR_FLOAT] = "a number",
+        [MX_ATTR_DTYPE] = "a dtype",
+        [MX_ATTR_ENUM] = "a string",
+        [MX_ATTR_SHAPE] = "an integer or a table of integers",
+        [MX_ATTR_SEED] = "an integer",
+        [MX_ATTR_SEED_IF] = "an integer",
+        [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
     };
     return texts[kind];
 }
@@ -83,6 +89,7 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         good = good && is_small(*(int64_t *)to);
         break;
     case MX_ATTR_SEED:
+    case MX_ATTR_SEED_IF:
         *(mx_seed *)to = (mx_seed){.key = lua_tointegerx(L, -1, &good)};
         break;
     case MX_ATTR_DIM: {
@@ -160,6 +167,9 @@ static void set_standard(const mx_attr *attr, char *block)
         break;
     case MX_ATTR_SEED:
         *(mx_seed *)to = mxl_draw_seed();
+        break;
+    case MX_ATTR_SEED_IF:
+        *(mx_seed *)to = *(const double *)(const void *)(block + attr[-1].offset) > 0 ? mxl_draw_seed() : (mx_seed){0};
         break;
     case MX_ATTR_AXES:
         *(uint32_t *)to = 0;

@@ -178,7 +178,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     mx_attention_plan p = mx_attention_plan_of(a);
     if (mx_attention_is_empty(a) || p.rows == 0)
         return MX_OK;
-    if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS && !a->bias && !a->slopes)
+    if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS && !a->bias && !a->slopes && a->dropout.threshold == 0)
         return decode(path, &p);
     int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
     mx_attention_choose_blocks(&p, path, D * word + V * 4, (D + V) * word, 4.0 / 3, (double)mx_cpu_l2_bytes());
@@ -206,6 +206,17 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
 mx_status mx_attention_forward(const mx_attention *a)
 {
     return mx_attention_forward_by(mx_attention_path_of(a), a, MX_ATTENTION_SCRATCH);
+}
+
+void mx_attention_dropout_mask(const mx_attention *a, float *mask)
+{
+    mx_attention_plan p = mx_attention_plan_of(a);
+    int64_t rows = a->batch * a->n_heads * a->queries;
+#pragma omp parallel for schedule(static) if (rows * a->keys > MX_CHUNK)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t t = 0; t < a->keys; t++)
+            mask[i * a->keys + t] =
+                mx_attention_mask_at(&p, i / a->queries / a->n_heads, i / a->queries % a->n_heads, i % a->queries, t);
 }
 
 /* ---- merging ---- */

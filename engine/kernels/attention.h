@@ -29,7 +29,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { MX_ATTENTION_MAX_KEYS = 1 << 24 }; /* positions are compared as f32 */
+enum {
+    MX_ATTENTION_MAX_KEYS = 1 << 24, /* positions are compared as f32 */
+    MX_ATTENTION_MASK_KEYS = 8,      /* of one query, whose dropout one block of random numbers decides */
+    MX_ATTENTION_MASK_HEADS = 4096,  /* heads from here on have the mask of a later sequence */
+};
+
+/* Dropout of the probabilities, after their sum is taken: out = (mask o softmax(...)) v. The mask is not stored:
+ * backward computes it again. It depends on the seed, the numbers of sequence and head, the position of the query and
+ * the key. One block of the generator (core/rng.h) has 8 numbers of 16 bits, for 8 neighbouring keys of one query. The
+ * mask is 0 where the number is below `threshold`, and `scale` elsewhere. */
+typedef struct mx_attention_dropout {
+    uint32_t threshold; /* below 2^16; 0: no dropout */
+    float scale;        /* 1 / (1 - threshold / 2^16), so that the mean of the mask is 1 */
+    uint64_t seed;
+    uint32_t draw;
+    bool drawn;                         /* as of mx_stream (kernels/random.h) */
+    int64_t first_sequence, first_head; /* numbers of the first ones */
+} mx_attention_dropout;
 
 typedef struct mx_attention {
     int64_t batch, queries, keys, n_heads, n_kv_heads, head_dim, value_dim;
@@ -54,7 +71,8 @@ typedef struct mx_attention {
     mx_dtype bias_dtype; /* f32, bf16 or u8 */
     int64_t bias_batch, bias_head, bias_query;
     const float *slopes; /* (n_heads): -slope |x - y| is added to the scores; NULL: none */
-    const float *sinks;  /* (n_heads): the score of one more key, whose value is 0; NULL: none */
+    mx_attention_dropout dropout;
+    const float *sinks; /* (n_heads): the score of one more key, whose value is 0; NULL: none */
 
     void *out;
     float *lse;
@@ -77,6 +95,9 @@ mx_status mx_attention_forward(const mx_attention *a);
  * 8 bits are in rows of dq that are not set yet or, if queries attend to keys after them, in memory of the call, half
  * as much as dk and dv have. */
 mx_status mx_attention_backward(const mx_attention *a);
+
+/* The mask of dropout, (batch, n_heads, queries, keys); of a, only sizes, offset and dropout are read. */
+void mx_attention_dropout_mask(const mx_attention *a, float *mask);
 
 /* The interval of each query, (batch, queries, 2): the keys that have its segment, (0, 0) without any. Segments are
  * (batch, queries) and (batch, keys). *second: -1, or the number of a key that begins a second run of its segment; then

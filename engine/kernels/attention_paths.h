@@ -5,6 +5,7 @@
 #ifndef MX_KERNELS_ATTENTION_PATHS_H
 #define MX_KERNELS_ATTENTION_PATHS_H
 
+#include "core/rng.h"
 #include "kernels/attention.h"
 #include "kernels/inline.h"
 
@@ -202,6 +203,34 @@ static inline int64_t mx_attention_bias_at(const mx_attention_plan *p, int64_t h
 static inline float mx_attention_slope(const mx_attention_plan *p, int64_t head, int64_t row)
 {
     return p->a->slopes ? p->a->slopes[mx_attention_q_head(p, head, row)] : 0.0f;
+}
+
+/* Three of the four words of the generator's counter, for dropout. The fourth is `draw`. Bit 29 of the keys' word is
+ * set in no counter of other draws. */
+static inline uint32_t mx_attention_counter_query(const mx_attention_plan *p, int64_t query)
+{
+    return (uint32_t)(p->a->offset + query);
+}
+static inline uint32_t mx_attention_counter_head(const mx_attention_plan *p, int64_t batch, int64_t q_head)
+{
+    const mx_attention_dropout *d = &p->a->dropout;
+    return (uint32_t)((d->first_sequence + batch) * MX_ATTENTION_MASK_HEADS + d->first_head + q_head);
+}
+static inline uint32_t mx_attention_counter_keys(const mx_attention_plan *p, int64_t key)
+{
+    return 1u << 29 | (p->a->dropout.drawn ? 1u << 31 : 0) | (uint32_t)(key / MX_ATTENTION_MASK_KEYS);
+}
+
+/* What the probability of a query of a head and a key is multiplied by, one at a time. */
+static inline float mx_attention_mask_at(const mx_attention_plan *p, int64_t batch, int64_t q_head, int64_t query,
+                                         int64_t key)
+{
+    const mx_attention_dropout *d = &p->a->dropout;
+    uint64_t block = (uint64_t)mx_attention_counter_keys(p, key) << 32 | mx_attention_counter_query(p, query);
+    uint32_t word[4];
+    mx_philox(d->seed, (uint64_t)mx_attention_counter_head(p, batch, q_head) << 32 | d->draw, block, word);
+    int64_t i = key % MX_ATTENTION_MASK_KEYS;
+    return (word[i / 2] >> 16 * (i % 2) & 0xffff) < d->threshold ? 0 : d->scale;
 }
 
 /* A run of keys: first to before end; empty if first >= end. */

@@ -32,7 +32,8 @@ static mx_attention sizes_of(const mx_call *call)
                           .first_query = attr->first_query,
                           .kv_length = attr->kv_length,
                           .softcap = (float)attr->softcap,
-                          .scale = (float)attr->scale};
+                          .scale = (float)attr->scale,
+                          .dropout = mx_attention_dropout_of(&attr->drop)};
 }
 
 /* Elements from one index to the next of dimension d, counted from the last, of a bias; 0 where it is shared. */
@@ -105,6 +106,7 @@ static mx_status check_options(const mx_call *call)
     if (attr->kv_length < 0 || attr->kv_length > keys)
         return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
                             (long long)attr->kv_length, (long long)keys);
+    MX_TRY(mx_attention_check_drop(call, &attr->drop));
     return mx_attention_check_scores(call, attr);
 }
 
@@ -290,20 +292,30 @@ static mx_status attention_vjp(mx_vjp *v)
     OPTION(scale, FLOAT, "factor of the scores; 0: 1 / sqrt(head_dim)"), \
     OPTION(offset, INT, "position of the first query (key j is at position j)"), \
     OPTION(first_query, INT, "queries before this one have no keys"), \
-    OPTION(kv_length, INT, "number of keys that count; 0: all")
+    OPTION(kv_length, INT, "number of keys that count; 0: all"), \
+    {"dropout", MX_ATTR_FLOAT, offsetof(mx_attention_attr, drop.rate), 0, NULL, \
+     "probability with which a query leaves out a key, rounded to a multiple of 2^-16; other weights grow to match"}, \
+    {"seed", MX_ATTR_SEED_IF, offsetof(mx_attention_attr, drop.seed), 0, NULL, \
+     "key of dropout's masks; default: with dropout, the next number of the stream of mx.manual_seed"}, \
+    {"first_sequence", MX_ATTR_INT, offsetof(mx_attention_attr, drop.first_sequence), 0, NULL, \
+     "number of the first sequence, from 0, on which masks depend: for a part of a batch"}, \
+    {"first_head", MX_ATTR_INT, offsetof(mx_attention_attr, drop.first_head), 0, NULL, \
+     "number of the first head of q, from 0, on which masks depend: for a part of the heads"}
 /* clang-format on */
 
 static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
 
 const mx_op mx_op_attention = {
     .name = "attention",
-    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k (B, T, K, D), v (B, T, K, V) -> (B, S, H, V); H is a "
-           "multiple of K. "
-           "intervals i32 (B, S, 2): the first key of each query, from 0, and the last + 1, within what the options "
-           "leave; attention_intervals makes them of documents. A query without keys gives 0. "
-           "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
-           "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi). sinks f32 (H): the score of one more key, whose "
-           "value is 0, for all queries of a head (GPT-OSS)",
+    .doc =
+        "softmax(q k^T scale) v by tiles: q (B, S, H, D), k (B, T, K, D), v (B, T, K, V) -> (B, S, H, V); H is a "
+        "multiple of K. "
+        "intervals i32 (B, S, 2): the first key of each query, from 0, and the last + 1, within what the options "
+        "leave; attention_intervals makes them of documents. A query without keys gives 0. "
+        "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
+        "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi). sinks f32 (H): the score of one more key, whose "
+        "value is 0, for all queries of a head (GPT-OSS). dropout is that of the probabilities; masks depend only on "
+        "seed, sequence, head and the positions of query and key",
     .inputs = (const char *const[]){"q", "k", "v", "intervals?", "bias?", "slopes?", "sinks?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,

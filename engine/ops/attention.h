@@ -3,15 +3,35 @@
 #ifndef MX_OPS_ATTENTION_H
 #define MX_OPS_ATTENTION_H
 
+#include "kernels/attention.h"
 #include "ops/op.h"
 #include "ops/terms.h"
+
+/* The dropout of attention's probabilities. */
+typedef struct mx_attention_drop {
+    double rate;
+    mx_seed seed;
+    int64_t first_sequence, first_head;
+} mx_attention_drop;
+
+/* MX_ERR_VALUE; and for the kernel, which rounds the rate to a multiple of 2^-16. */
+mx_status mx_attention_check_drop(const mx_call *call, const mx_attention_drop *drop);
+mx_attention_dropout mx_attention_dropout_of(const mx_attention_drop *drop);
 
 /* For mx_op_attention and mx_op_attention_grad; kernels/attention.h explains the fields. */
 typedef struct mx_attention_attr {
     bool causal;
     int64_t window, chunk, prefix, offset, first_query, kv_length;
     double softcap, scale;
+    mx_attention_drop drop;
 } mx_attention_attr;
+
+/* For mx_op_attention_dropout. */
+typedef struct mx_attention_mask_attr {
+    mx_shape shape;
+    mx_attention_drop drop;
+    int64_t offset;
+} mx_attention_mask_attr;
 
 typedef struct mx_attention_grad_attr {
     mx_attention_attr attention; /* first: both operations read it */

@@ -130,6 +130,21 @@ static mx_tensor *share_of_keys(mx_terms *s, const mx_call *call, mx_tensor *sco
     return mx_term_one(s, &mx_op_sigmoid, mx_term_sub(s, lse, sinks));
 }
 
+/* What dropout multiplies probabilities by, (batch, heads, queries, keys). */
+static mx_tensor *dropout_mask(mx_terms *s, const mx_call *call, mx_dtype dtype)
+{
+    const mx_attention_attr *attr = mx_call_attr(call);
+    const mx_shape *q = &call->in[Q]->shape;
+    const mx_attention_mask_attr mask = {
+        {4, {q->size[0], q->size[2], q->size[1], call->in[K]->shape.size[1]}}, attr->drop, attr->offset};
+    mx_tensor *t = NULL;
+    if (s->status != MX_OK || !mx_term_keep(s, mx_apply(&mx_op_attention_dropout, NULL, 0, MX_ATTRS(mask), &t), &t))
+        return NULL;
+    t = mx_term_cast(s, mx_term_compare(s, &mx_op_gt, t, 0), dtype); /* exact in f64 */
+    double threshold = mx_attention_dropout_of(&attr->drop).threshold;
+    return mx_term_affine(s, t, 1 / (1 - threshold / 0x1p16), 0);
+}
+
 /* A masked score is far below all others, and its probability 0: so a query without keys gives 0. */
 mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
 {
@@ -147,6 +162,8 @@ mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
         p = mx_term_where(s, mask, p, mx_term_number(s, p->dtype, 0));
     if (p && call->in[SINKS])
         p = mx_term_mul(s, p, share_of_keys(s, call, scores));
+    if (p && ((const mx_attention_attr *)mx_call_attr(call))->drop.rate > 0)
+        p = mx_term_mul(s, p, dropout_mask(s, call, p->dtype));
     int64_t group = k->size[2] > 0 ? q->size[2] / k->size[2] : 0;
     p = mx_term_reshape(s, p, &(mx_shape){4, {q->size[0], k->size[2], group * q->size[1], k->size[1]}});
     mx_tensor *out = matmul(s, p, by_kv_head(s, call->in[V], k->size[2]), false);

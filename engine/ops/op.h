@@ -98,7 +98,8 @@ typedef enum mx_attr_kind {
     MX_ATTR_SHAPE, /* mx_shape: in Lua a table of integers; if it is optional, or an integer; and if there are
                       `choices`, one of these words: then n_dims is -1 - its index */
     MX_ATTR_SEED,  /* mx_seed: an integer; default: the next seed of the stream of mx.manual_seed */
-    MX_ATTR_AXES,  /* uint32_t: axes of the mesh, a name or a list of names in Lua; 0 if not given: all ranks */
+    MX_ATTR_SEED_IF, /* the same, but drawn only if the attribute before it, an MX_ATTR_FLOAT, is above 0 */
+    MX_ATTR_AXES,    /* uint32_t: axes of the mesh, a name or a list of names in Lua; 0 if not given: all ranks */
 } mx_attr_kind;
 
 /* The key of a random stream. A drawn key gives other numbers than any key that a script gives. */

@@ -11,7 +11,7 @@
 enum { CONSTANT, REFLECT, REPLICATE, CIRCULAR };
 
 typedef struct pad_attr {
-    mx_shape before, after;
+    mx_shape sides, before, after; /* no dimensions: not given; infer makes before and after of sides */
     double value;
     int mode;
 } pad_attr;
@@ -37,13 +37,36 @@ static int64_t padded_from(int mode, int64_t i, int64_t n)
 
 static mx_cost cost_pad(const mx_call *call) { return mx_cost_of(call, 0); }
 
+/* Sets before and after, of n dimensions each. */
+static mx_status set_sides(const mx_call *call, pad_attr *attr, int n)
+{
+    mx_shape *before = &attr->before, *after = &attr->after, sides = attr->sides;
+    attr->sides.n_dims = 0;
+    if (sides.n_dims > 0 && (before->n_dims > 0 || after->n_dims > 0))
+        return mx_bad_value(call, "sides is given, and so is before or after");
+    if (sides.n_dims % 2 != 0 || sides.n_dims > 2 * n)
+        return mx_bad_value(call,
+                            "sides %s must have two numbers a dimension, from the last of %d: before it, after it",
+                            mx_shape_text(&sides), n);
+    if (n > 0 && sides.n_dims + before->n_dims + after->n_dims == 0)
+        return mx_bad_value(call, "nothing is given; before = {...} and after = {...} have a number for each "
+                                  "dimension, and a list alone is that of PyTorch's F.pad");
+    for (mx_shape *side = before; side; side = side == before ? after : NULL)
+        if (side->n_dims == 0)
+            *side = (mx_shape){.n_dims = n};
+    for (int i = 0; i < sides.n_dims; i++)
+        (i % 2 == 0 ? before : after)->size[n - 1 - i / 2] = sides.size[i];
+    if (before->n_dims != n || after->n_dims != n)
+        return mx_bad_value(call, "before %s and after %s must have a number for each of the %d dimensions",
+                            mx_shape_text(before), mx_shape_text(after), n);
+    return MX_OK;
+}
+
 static mx_status infer_pad(mx_call *call)
 {
-    const pad_attr *attr = mx_call_attr(call);
+    pad_attr *attr = (pad_attr *)(void *)call->attr;
     mx_shape y = call->in[0]->shape;
-    if (attr->before.n_dims != y.n_dims || attr->after.n_dims != y.n_dims)
-        return mx_bad_value(call, "before %s and after %s must have a number for each of the %d dimensions",
-                            mx_shape_text(&attr->before), mx_shape_text(&attr->after), y.n_dims);
+    MX_TRY(set_sides(call, attr, y.n_dims));
     MX_TRY(mx_want_number("pad", "value", call->in[0]->dtype, attr->value));
     for (int d = 0; d < y.n_dims; d++) {
         if (attr->before.size[d] < 0 || attr->after.size[d] < 0)
@@ -162,14 +185,17 @@ static mx_status vjp_pad(mx_vjp *v)
 
 const mx_op mx_op_pad = {
     .name = "pad",
-    .doc = "x with `before` and `after` further elements on both sides of each dimension: `value`, or elements of x",
+    .doc = "x with `before` and `after` further elements on both sides of each dimension: `value`, or elements of x. A "
+           "list alone is `sides`, in the order of PyTorch's F.pad",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){{"before", MX_ATTR_SHAPE, offsetof(pad_attr, before), NAN, NULL,
-                                "elements before x: a number for each dimension, from the first"},
-                               {"after", MX_ATTR_SHAPE, offsetof(pad_attr, after), NAN, NULL,
-                                "elements after x: a number for each dimension"},
+    .attrs = (const mx_attr[]){{"sides", MX_ATTR_SHAPE, offsetof(pad_attr, sides), 0, NULL,
+                                "elements before and after the last dimension, then the one before it, and so on"},
+                               {"before", MX_ATTR_SHAPE, offsetof(pad_attr, before), 0, NULL,
+                                "elements before x: a number for each dimension, from the first; default: none"},
+                               {"after", MX_ATTR_SHAPE, offsetof(pad_attr, after), 0, NULL,
+                                "elements after x: a number for each dimension; default: none"},
                                {"value", MX_ATTR_FLOAT, offsetof(pad_attr, value), 0, NULL,
                                 "the further elements of mode constant"},
                                {"mode", MX_ATTR_ENUM, offsetof(pad_attr, mode), CONSTANT, pad_modes,

@@ -27,6 +27,8 @@
     X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \
     X(erf) X(log1p) X(expm1) X(floor) X(ceil) X(round) X(sign) X(softplus) X(leaky_relu) X(elu) X(clamp) \
     X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(unary_grad) \
+    /* special.c */ \
+    X(erfinv) X(lgamma) X(digamma) X(polygamma) \
     /* activation.c */ \
     X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
     /* conv.c */ \
@@ -60,8 +62,9 @@
     X(norm_sums) X(norm_part) X(norm_grad_sums) X(norm_grad_part) \
     /* rope.c */ \
     X(rope) \
-    /* attention.c, attention_intervals.c */ \
-    X(attention) X(attention_grad) X(attention_sinks_grad) X(attention_merge_) X(attention_intervals) \
+    /* attention.c, attention_dropout.c, attention_intervals.c */ \
+    X(attention) X(attention_grad) X(attention_sinks_grad) X(attention_merge_) X(attention_dropout) \
+    X(attention_intervals) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* embedding_bag.c */ \

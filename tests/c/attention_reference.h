@@ -102,6 +102,13 @@ static void add_scaled(double *sum, double *size, double factor, double factor_s
     }
 }
 
+/* What dropout multiplies a probability by. Tests of the operation check the masks themselves, by their definition. */
+static double mask_of(const mx_attention *a, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const mx_attention_plan plan = {.a = a};
+    return a->dropout.threshold == 0 ? 1 : (double)mx_attention_mask_at(&plan, b, h, i, j);
+}
+
 /* Forward for one query of one head; `prob` receives its probabilities, `slope` d capped score / d (q k). */
 static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob, double *slope)
 {
@@ -133,9 +140,10 @@ static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob,
         p->out[to + d] = p->out_size[to + d] = 0;
     for (int64_t j = 0; j < a->keys; j++) {
         prob[j] = sum > 0 ? prob[j] / sum : 0;
-        if (prob[j] > 0)
-            add_scaled(p->out + to, p->out_size + to, prob[j], prob[j],
-                       p->v + ((b * a->keys + j) * a->n_kv_heads + kv) * V, V);
+        double kept = prob[j] > 0 ? prob[j] * mask_of(a, b, h, i, j) : 0;
+        if (kept > 0)
+            add_scaled(p->out + to, p->out_size + to, kept, kept, p->v + ((b * a->keys + j) * a->n_kv_heads + kv) * V,
+                       V);
     }
 }
 
@@ -155,11 +163,12 @@ static void refer_row_gradient(problem *p, int64_t b, int64_t i, int64_t h, cons
         if (prob[j] == 0)
             continue;
         int64_t key_row = (b * a->keys + j) * a->n_kv_heads + kv, key = key_row * D, value = key_row * V;
-        double ds = prob[j] * (dot(dout, p->v + value, V) - delta) * slope[j];
-        double size = prob[j] * (dot_size(dout, p->v + value, V) + delta_size) * slope[j];
+        double mask = mask_of(a, b, h, i, j), kept = mask * prob[j];
+        double ds = prob[j] * (mask * dot(dout, p->v + value, V) - delta) * slope[j];
+        double size = prob[j] * (mask * dot_size(dout, p->v + value, V) + delta_size) * slope[j];
         add_scaled(p->dq + at, p->dq_size + at, ds, size, p->k + key, D);
         add_scaled(p->dk + key, p->dk_size + key, ds, size, p->q + at, D);
-        add_scaled(p->dv + value, p->dv_size + value, prob[j], prob[j], dout, V);
+        add_scaled(p->dv + value, p->dv_size + value, kept, kept, dout, V);
     }
 }
 

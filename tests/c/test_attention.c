@@ -172,6 +172,46 @@ static void test_reference_sinks(void)
     problem_free(&p);
 }
 
+static mx_attention_dropout random_dropout(void)
+{
+    uint32_t threshold = 1 + (uint32_t)random_below(50000);
+    return (mx_attention_dropout){.threshold = threshold,
+                                  .scale = (float)(1 / (1 - threshold / 65536.0)),
+                                  .seed = random_bits() << 32 | random_bits(),
+                                  .draw = (uint32_t)random_below(3),
+                                  .drawn = random_below(2),
+                                  .first_sequence = random_below(5),
+                                  .first_head = random_below(9)};
+}
+
+/* With masks, groups, caps, sinks and packed documents; one query, too, which is not decoded then; in one pass and in
+ * panels of keys. */
+static void test_dropout(void)
+{
+    for (int i = 0; i < 40; i++) {
+        mx_attention a = {.batch = 1 + i % 2, .queries = i % 5 ? 1 + random_below(150) : 1, .n_kv_heads = 1 + i % 2};
+        a.keys = i % 3 == 0 ? a.queries : 1 + random_below(200);
+        a.n_heads = a.n_kv_heads * (1 + random_below(3));
+        a.head_dim = 1 + random_below(70);
+        a.causal = random_below(2);
+        a.window = random_below(3) ? 0 : 1 + random_below(a.keys);
+        a.offset = random_below(2) ? random_below(90) : 0;
+        a.softcap = random_below(3) ? 0 : 4;
+        a.sinks = random_below(3) ? NULL : SINKS;
+        a.dropout = random_dropout();
+        test_problem(&a, i % 3 == 0 ? PACKED : (int)random_below(3));
+        a.dtype = i % 2 ? MX_F32 : MX_BF16;
+        problem p = problem_new(&a, 0);
+        refer(&p, true);
+        for (const named_path *path = paths_of(a.dtype); path->path; path++) {
+            result r = run_within(path->path, &p, a.dtype, 40 << 10);
+            compare(path->name, &p, &r);
+            free(r.data);
+        }
+        problem_free(&p);
+    }
+}
+
 /* Queries that are left out: within a panel, whole panels and blocks, nearly all, and those of a decoder. */
 static void test_first_query(void)
 {
@@ -511,6 +551,7 @@ int main(void)
     test_widths();
     test_masks();
     test_sinks();
+    test_dropout();
     test_first_query();
     test_blocks();
     test_threads();

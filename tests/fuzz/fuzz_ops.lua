@@ -113,6 +113,7 @@ local NUMBERS = { -- the standard value is among them
     first = { 0, 0, 1 }, of = { 0, 40 },
     beta = { 1, 2, 0.5, 0 }, negative_slope = { 0.01, 0.5 }, alpha = { 1, 0.5 },
     min = { -1, 0, 2 }, max = { 1, 3, -2 }, weight = { 0.25, 0, 1 }, p = { 0.5, 1, 0 }, delta = { 1, 0.5, 0 },
+    dropout = { 0, 0, 0.1, 0.5 }, first_sequence = { 0, 3 }, first_head = { 0, 5 },
     label_smoothing = { 0, 0.1, 1, 2 }, ignore_index = { -100, 3 },
 }
 

@@ -374,6 +374,9 @@ local function arranged(op)
     if op == "pad" then
         local sides = { before = numbers(#shape, { 0, 0, 1, 3 }), after = numbers(#shape, { 0, 0, 2, 17 }) }
         sides.mode = chance(2) and pick { "constant", "reflect", "replicate", "circular" } or nil
+        if chance(4) then
+            sides.before, sides.after, sides.sides = nil, nil, numbers(2 * #shape, { 0, 0, 1, 2 })
+        end
         sides.value = (sides.mode or "constant") ~= "constant" and 0 or nil
         return { like(shape, dtype) }, sides
     elseif op == "tile" then
@@ -470,6 +473,16 @@ local recipes = {
     scatter_reduce = along_dim,
     norm_grad = reduced, var_grad = reduced,
     logsumexp_grad = reduced, pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
+    polygamma = function()
+        return { like(random.shape(math.random(0, 3)), pick { "f32", "bf16", "f64" }) }, { n = pick { 0, 1, 2, 5 } }
+    end,
+    attention_dropout = function()
+        local sizes = { { 0, 1, 2 }, { 1, 3 }, { 1, 17 }, { 0, 1, 8, 17, 40 } }
+        for d = 1, 4 do
+            sizes[d] = pick(sizes[d])
+        end
+        return {}, { shape = sizes, dropout = pick { 0, 0.1, 0.5 } }
+    end,
     bernoulli = function()
         return { like(random.shape(math.random(0, 3)), float(), "mask") }
     end,

@@ -241,6 +241,9 @@ def arrange_cases():
              {"before": [0, 0, 4], "after": [0, 0, 4], "mode": mode})
     case("pad.replicate_far", [normal("far", 1, 1, 2)], lambda x: torch.nn.functional.pad(x, (5, 7), mode="replicate"),
          {"before": [0, 0, 5], "after": [0, 0, 7], "mode": "replicate"})
+    for name, sides in (("last", [2, 1]), ("two", [0, 2, 1, 3]), ("all", [1, 0, 0, 2, 3, 1])):
+        case(f"pad.sides_{name}", [x], lambda x, s=sides: torch.nn.functional.pad(x, s), {"sides": sides})
+    case("pad.before", [x], lambda x: torch.nn.functional.pad(x, (2, 0, 1, 0, 0, 0)), {"before": [0, 1, 2]})
     case("pad.none", [x], lambda x: x.clone(), {"before": [0, 0, 0], "after": [0, 0, 0]})
     case("pad.scalar", [np.array(3.0)], lambda x: x.clone(), {"before": [], "after": []})
     for name, shape, to in (("row", (4,), (3, 4)), ("column", (3, 1), (3, 4)), ("middle", (2, 1, 3), (2, 4, 3)),

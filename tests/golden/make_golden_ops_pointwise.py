@@ -34,6 +34,9 @@ def unary_cases():
         "asinh": (torch.asinh, -9, 9),
         "acosh": (torch.acosh, 1.1, 9),
         "atanh": (torch.atanh, -0.9, 0.9),
+        "erfinv": (torch.erfinv, -0.8, 0.8),
+        "lgamma": (torch.lgamma, 0.2, 9),
+        "digamma": (torch.digamma, 0.5, 9),
     }
     for op, (f, low, high) in functions.items():
         for name, shape in SHAPES.items():
@@ -61,6 +64,19 @@ def unary_cases():
     case("asinh.endless", [np.array([-np.inf, np.inf, np.nan])], torch.asinh, grads=[])
     case("acosh.edges", [np.array([1.0, 0.9375, 0, -1, -1e9, np.inf, -np.inf, np.nan])], torch.acosh, grads=[])
     case("atanh.edges", [np.array([1.0, -1, 1.5, -1e9, 0.9999999, np.inf, np.nan])], torch.atanh, grads=[])
+    case("erfinv.small", [small], torch.erfinv)
+    case("erfinv.edges", [np.array([1.0, -1, 1.5, -1e9, 0.9999999, -0.99999, np.inf, np.nan])], torch.erfinv, grads=[])
+    case("lgamma.large", [np.array([1e-6, -1e-3, 1.0, 2, 40, 1e4, 1e9, 1e30])], torch.lgamma, grads=[])
+    case("lgamma.negative", [np.array([-0.5, -1.25, -2.75, -10.5])], torch.lgamma)
+    case("lgamma.edges", [np.array([0.0, -1, -2, np.inf, -np.inf, np.nan])], torch.lgamma, grads=[])
+    case("digamma.large", [np.array([1e-6, 40, 1e4, 1e9, 1e30])], torch.digamma, grads=[])
+    case("digamma.negative", [np.array([-0.5, -1.25, -2.75, -10.5])], torch.digamma)
+    case("digamma.edges", [np.array([0.0, -1, -2, np.inf, -np.inf, np.nan])], torch.digamma, grads=[])
+    for n in (0, 1, 2, 5):
+        for name, shape in SHAPES.items():
+            x = uniform(f"polygamma{n}{name}", *shape, low=0.5, high=9)
+            case(f"polygamma.{name}_{n}", [x], lambda x, n=n: torch.polygamma(n, x), {"n": n})
+    case("polygamma.negative", [np.array([-0.5, -1.25, -2.75])], lambda x: torch.polygamma(1, x), {"n": 1}, grads=[])
     case("tan.far", [np.array([-1000.0, -100, 10, 3000, 20000])], torch.tan)
     halves = np.arange(-9, 10) / 2.0
     for op, f in (("round", torch.round), ("floor", torch.floor), ("ceil", torch.ceil), ("sign", torch.sign)):

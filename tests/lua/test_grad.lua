@@ -287,6 +287,12 @@ for _, name in ipairs {
     TWICE[name] = { function(a) return mx[name](a) * r(3, 4) end, { 3, 4 } }
 end
 for name, case in pairs {
+    erfinv = { function(a) return (a / 4):erfinv() * a end, { 3, 4 } },
+    lgamma = { function(a) return (a + 0.25):lgamma() * a end, { 3, 4 } },
+    digamma = { function(a) return (a + 0.5):digamma() * a end, { 3, 4 } },
+    attention_dropout = { function(q, k, v)
+        return mx.attention(q, k, v, { causal = true, dropout = 0.3, seed = 5 })
+    end, { 1, 5, 2, 4 }, { 1, 5, 1, 4 }, { 1, 5, 1, 4 } },
     asin = { function(a) return (a / 4):asin() * (a / 3):acos() end, { 3, 4 } },
     acosh = { function(a) return (a + 1.25):acosh() * a end, { 3, 4 } },
     atanh = { function(a) return (a:tanh() * 0.75):atanh() * a end, { 3, 4 } },

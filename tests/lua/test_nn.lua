@@ -43,6 +43,31 @@ function TestLayers.test_attention()
 end
 
 -- Attention to another sequence, and with a mask: what is masked might as well be missing.
+-- Dropout of attention weights is that of mx.attention, and only while a call trains.
+function TestLayers.test_attention_with_dropout()
+    local step <close> = mx.step()
+    local params = {}
+    local f = mx.nn.attention(params, "a", 8, { heads = 2, dropout = 0.5 })
+    local x = mx.randn { 2, 6, 8 }
+    local function of(name) return mx.matmul(x, params["a." .. name .. ".weight"]):view(2, 6, 2, 4) end
+    local function want(options)
+        options.causal = true
+        local y = mx.attention(of "query", of "key", of "value", options):view(2, 6, 8)
+        return mx.matmul(y, params["a.out.weight"])
+    end
+    mx.manual_seed(3)
+    local trained = f(x, { training = true })
+    mx.manual_seed(3)
+    lu.assertTrue(compare.identical(trained, want { dropout = 0.5 }))
+    lu.assertEquals(mx.random_state().draws, 1)
+    lu.assertTrue(compare.identical(f(x, { training = false }), want {}))
+    lu.assertEquals(mx.random_state().draws, 1)
+    lu.assertErrorMsgContains("the layer has dropout = 0.5: f(x, { training = true }) drops weights", f, x)
+    lu.assertErrorMsgContains("dropout = 1; expected a number from 0 to below 1", mx.nn.attention, {}, "b", 8,
+        { heads = 2, dropout = 1 })
+    assert(step)
+end
+
 function TestLayers.test_attention_to_memory()
     local params, x, memory = {}, mx.randn { 2, 5, 8 }, mx.randn { 2, 4, 6 }
     local f = mx.nn.attention(params, "a", 8, { heads = 2, causal = false, memory_width = 6 })

@@ -18,8 +18,8 @@ local REFUSALS = {
     "must be f32 or bf16", "must be f32", "must be bf16", "must have one dtype", "f64 mixes with no other float",
 }
 
--- Their dtype is an option.
-local NAMES_DTYPE = { cast = true, one_hot = true }
+-- Their dtype is an option, or f32.
+local NAMES_DTYPE = { cast = true, one_hot = true, attention_dropout = true }
 
 -- Their slope jumps, or is that of another function.
 local KINKED = {

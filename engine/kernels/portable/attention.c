@@ -31,6 +31,15 @@ static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int6
     return a->bias ? bias + mx_get_float(a->bias, at, a->bias_dtype) : bias;
 }
 
+/* What dropout multiplies the probability of a row and a key by. */
+static float mask_of(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
+{
+    if (p->a->dropout.threshold == 0)
+        return 1;
+    return mx_attention_mask_at(p, head / p->a->n_kv_heads, mx_attention_q_head(p, head, row),
+                                mx_attention_query(p, row), key);
+}
+
 /* -inf where a bias masks the pair. */
 static float score(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
 {
@@ -65,6 +74,8 @@ static void forward_row(const mx_attention_plan *p, int64_t head, int64_t row, f
         float top = s > most ? s : most, keep = expf(most - top), e = expf(s - top);
         most = top;
         sum = sum * keep + e;
+        float mask = mask_of(p, head, row, t);
+        e = mask == 0 ? 0 : mask * e;
         for (int64_t d = 0; d < width; d++)
             sums[d] = sums[d] * keep + e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
     }
@@ -105,7 +116,9 @@ static void backward_row(const mx_attention_plan *p, const mx_attention_share *s
         if (s == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
-        float e = expf(s - lse), ds = e * (dot(dout, v, a->dtype, value_dim) - delta);
+        float e = expf(s - lse), mask = mask_of(p, head, row, t);
+        float dp = mask == 0 ? 0 : mask * dot(dout, v, a->dtype, value_dim), ds = e * (dp - delta);
+        e = mask == 0 ? 0 : mask * e;
         if (a->dbias)
             a->dbias[mx_attention_bias_at(p, head, row) + t] += ds;
         ds *= p->scale;

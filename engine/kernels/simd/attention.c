@@ -139,7 +139,10 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
         float *s = f->s + at * NR + j * VL, *state = f->top + i * NR + j * VL, *sum = f->sum + i * NR + j * VL;
         float c = adjust_scores(p, f->head, rows, j, by[j], s, NR) * LOG2E;
         vf keep, top = raise_top(kind, keys, s, c, state, &keep, out + j * VL, f->height);
-        exponentiate(kind, keys, s, c, top, keep, f->p + words_of(kind, at) * NR + j * VL, sum);
+        float *probabilities = f->p + words_of(kind, at) * NR + j * VL;
+        exponentiate(kind, keys, s, c, top, keep, probabilities, sum);
+        if (p->a->dropout.threshold > 0)
+            drop_probabilities(kind, p, f->head, rows, j, by[j], probabilities);
     }
 
     const float *v = f->v + (start - f->start) / p->block_keys * f->block_words * f->height;
@@ -162,6 +165,8 @@ MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
         float sum = f->sum[i * NR + r];
         float keep = r < n ? mx_attention_end_row(p, f->head, row + r, f->top[i * NR + r], &sum) : 1.0f;
         inverse[r] = sum == 0.0f ? 0.0f : keep / sum;
+        if (p->a->dropout.threshold > 0)
+            inverse[r] *= p->a->dropout.scale;
     }
     mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head, f->value_dim);
     store_across(dtype_of(kind), p->stream, &out, row, n, f->value_dim, f->out + i * f->height * NR, inverse);

@@ -140,18 +140,35 @@ MX_INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, 
 }
 
 /* P and dS of vector j of the rows of panel i of the block of rows, for n keys from key `at` of the block on, from the
- * scores s and from dp. */
-MX_INLINE void differentiate(int kind, backward *f, int64_t i, int j, int64_t at, int64_t n, float c)
+ * scores s and from dp. `key`: the number of the block's first key. With dropout P becomes mask o P. */
+MX_INLINE void differentiate_by(int kind, const bool drops, backward *f, int64_t i, int j, int64_t at, int64_t n,
+                                float c, int64_t key)
 {
+    const vf drop_scale = vf_set1(f->plan->a->dropout.scale);
+    drop_rows rows;
+    vi word[4];
+    if (drops)
+        rows = drop_rows_of(f->plan, f->share->head, &f->panels[f->first + i], j);
     float cap = f->plan->a->softcap;
     int64_t row = (f->first + i) * NR + j * VL;
     vf lse = vf_load(f->lse + row), delta = vf_load(f->delta + row);
     float *s = f->s + at * f->s_row + i * f->s_panel + j * VL;
     float *dp = f->dp + at * f->s_row + i * f->s_panel + j * VL;
     for (int64_t t = 0; t < n; t += 2, s += 2 * f->s_row, dp += 2 * f->s_row) {
-        vf p0 = vf_load(s), p1 = vf_load(s + f->s_row);
-        vf ds0 = score_gradient(kind, &p0, vf_load(dp), c, cap, lse, delta);
-        vf ds1 = score_gradient(kind, &p1, vf_load(dp + f->s_row), c, cap, lse, delta);
+        vf p0 = vf_load(s), p1 = vf_load(s + f->s_row), dp0 = vf_load(dp), dp1 = vf_load(dp + f->s_row);
+        int64_t place = (key + at + t) % MX_ATTENTION_MASK_KEYS;
+        if (drops && (t == 0 || place == 0))
+            drop_words(f->plan, &rows, key + at + t, word);
+        if (drops) {
+            dp0 = keep_lanes(vi_shl(word[place / 2], 16), rows.threshold, dp0 * drop_scale);
+            dp1 = keep_lanes(word[place / 2], rows.threshold, dp1 * drop_scale);
+        }
+        vf ds0 = score_gradient(kind, &p0, dp0, c, cap, lse, delta);
+        vf ds1 = score_gradient(kind, &p1, dp1, c, cap, lse, delta);
+        if (drops) {
+            p0 = keep_lanes(vi_shl(word[place / 2], 16), rows.threshold, p0 * drop_scale);
+            p1 = keep_lanes(word[place / 2], rows.threshold, p1 * drop_scale);
+        }
         if (kind == WORD_PAIR) {
             int64_t to = (at + t) * f->p_row + (i * NR + j * VL) / 2;
             bf16_lanes h0 = vf_to_bf16(ds0), h1 = vf_to_bf16(ds1);
@@ -171,6 +188,14 @@ MX_INLINE void differentiate(int kind, backward *f, int64_t i, int j, int64_t at
             vf_store(dp + f->s_row, ds1);
         }
     }
+}
+
+MX_INLINE void differentiate(int kind, backward *f, int64_t i, int j, int64_t at, int64_t n, float c, int64_t key)
+{
+    if (f->plan->a->dropout.threshold > 0)
+        differentiate_by(kind, true, f, i, j, at, n, c, key);
+    else
+        differentiate_by(kind, false, f, i, j, at, n, c, key);
 }
 
 /* Sets dS to 0 where a segment of panel i lies between the keys of some vectors and not in theirs. */
@@ -213,7 +238,7 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
             continue;
         float *s = all_s + at * f->s_row + j * VL;
         float c = adjust_scores(p, f->share->head, rows, j, by[j], s, f->s_row) * LOG2E;
-        differentiate(kind, f, i, j, at, keys, c);
+        differentiate(kind, f, i, j, at, keys, c, start);
         if (p->a->dbias)
             add_bias_gradient(p, f->share->head, rows, j * VL, by[j].from, by[j].to, all_dp + at * f->s_row, f->s_row);
     }

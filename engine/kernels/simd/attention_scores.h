@@ -4,6 +4,7 @@
 #define MX_KERNELS_SIMD_ATTENTION_SCORES_H
 
 #include "kernels/simd/attention_tile.h"
+#include "kernels/simd/philox.h"
 
 /* ---- rows in lanes ---- */
 
@@ -224,6 +225,81 @@ MX_INLINE float adjust_scores(const mx_attention_plan *p, int64_t head, const pa
         add_bias(p, head, w, j * VL, keys.from, keys.to, vf_set1(a->slopes ? 1.0f : scale), panel_s, ld);
     mask_scores(w, j, keys, s, ld);
     return a->slopes || a->bias ? 1.0f : scale;
+}
+
+/* ---- dropout ---- */
+
+/* The counters of vector j of the rows of a panel (attention_paths.h), without the keys. */
+typedef struct drop_rows {
+    vi query, head, threshold; /* threshold: in both halves of a lane */
+} drop_rows;
+
+static inline drop_rows drop_rows_of(const mx_attention_plan *p, int64_t head, const panel *w, int j)
+{
+    int64_t row = w->row + j * VL, query = mx_attention_query(p, row), part = row - query * p->group;
+    int64_t batch = head / p->a->n_kv_heads, first = head % p->a->n_kv_heads * p->group;
+    int32_t queries[VL], heads[VL];
+    for (int i = 0; i < VL; i++) {
+        queries[i] = (int32_t)mx_attention_counter_query(p, query);
+        heads[i] = (int32_t)mx_attention_counter_head(p, batch, first + part);
+        part++;
+        query += part == p->group;
+        part = part == p->group ? 0 : part;
+    }
+    int32_t threshold = (int32_t)(p->a->dropout.threshold * 0x10001u);
+    return (drop_rows){vi_load(queries), vi_load(heads), vi_set1(threshold)};
+}
+
+/* The numbers of the rows and MX_ATTENTION_MASK_KEYS keys from `key` on: word u has those of keys 2 u and 2 u + 1 in
+ * the lower and the upper half of each lane. */
+MX_INLINE void drop_words(const mx_attention_plan *p, const drop_rows *rows, int64_t key, vi word[4])
+{
+    const mx_attention_dropout *d = &p->a->dropout;
+    const vi counter[4] = {rows->query, vi_set1((int32_t)mx_attention_counter_keys(p, key)), vi_set1((int32_t)d->draw),
+                           rows->head};
+    philox(d->seed, counter, word);
+}
+
+/* x where the numbers in the upper halves of lanes are not below those of the threshold, otherwise 0. */
+MX_INLINE vf keep_lanes(vi number, vi threshold, vf x)
+{
+    threshold = vi_and(threshold, vi_set1((int32_t)0xffff0000));
+#if MX_SIMD_512
+    return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(number, threshold), x);
+#else
+    return _mm256_and_ps(x, vi_float(_mm256_cmpeq_epi32(_mm256_max_epu32(number, threshold), number)));
+#endif
+}
+
+/* The same of pairs of bf16 and of numbers. */
+MX_INLINE vf keep_pairs(vi numbers, vi threshold, vf x)
+{
+#if MX_SIMD_512
+    return vi_float(_mm512_maskz_mov_epi16(_mm512_cmpge_epu16_mask(numbers, threshold), vf_bits(x)));
+#else
+    return _mm256_and_ps(x, vi_float(_mm256_cmpeq_epi16(_mm256_max_epu16(numbers, threshold), numbers)));
+#endif
+}
+
+/* Drops some of the probabilities of vector j of the rows of a panel and some keys; `keys` begin at word 0 of p. */
+MX_INLINE void drop_probabilities(int kind, const mx_attention_plan *plan, int64_t head, const panel *w, int j,
+                                  range keys, float *p)
+{
+    enum { GROUP = MX_ATTENTION_MASK_KEYS };
+    const drop_rows rows = drop_rows_of(plan, head, w, j);
+    for (int64_t t = keys.from / GROUP * GROUP; t < keys.to; t += GROUP) {
+        vi word[4];
+        drop_words(plan, &rows, t, word);
+        for (int64_t u = mx_max(keys.from - t, 0) / 2; u < GROUP / 2 && t + 2 * u < keys.to; u++) {
+            float *at = p + words_of(kind, t + 2 * u - keys.from) * NR;
+            if (kind == WORD_PAIR) {
+                vf_store(at, keep_pairs(word[u], rows.threshold, vf_load(at)));
+            } else {
+                vf_store(at, keep_lanes(vi_shl(word[u], 16), rows.threshold, vf_load(at)));
+                vf_store(at + NR, keep_lanes(word[u], rows.threshold, vf_load(at + NR)));
+            }
+        }
+    }
 }
 
 /* Adds the gradient of the scores of VL rows from lane r on to that of the bias. */

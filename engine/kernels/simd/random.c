@@ -3,20 +3,15 @@
 
 #include "core/rng.h"
 #include "kernels/random.h"
+#include "kernels/simd/philox.h"
 #include "kernels/simd/vmath.h"
 
 /* Blocks are interleaved (see elementwise.c). */
 #pragma GCC optimize("schedule-insns", "sched-pressure")
 
-/* Words as the lower halves of 64-bit lanes; what the upper halves are does not matter, so both halves of a product
- * serve as they are. */
 #if MX_SIMD_512
-MX_INLINE vi times(vi a, vi b) { return _mm512_mul_epu32(a, b); }
-MX_INLINE vi upper(vi a) { return _mm512_shuffle_epi32(a, _MM_PERM_CDAB); }
 MX_INLINE vi upper_alone(vi a) { return _mm512_srli_epi64(a, 32); } /* and the upper halves are 0 */
-MX_INLINE vi xor3(vi a, vi b, vi c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
 MX_INLINE vi add_wide(vi a, vi b) { return _mm512_add_epi64(a, b); }
-MX_INLINE vi blend_odd(vi even, vi odd) { return _mm512_mask_blend_epi32(0xaaaa, even, odd); }
 MX_INLINE vi blocks_from(uint32_t block)
 {
     return _mm512_add_epi64(vi_set1((int32_t)block), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
@@ -30,12 +25,8 @@ MX_INLINE vi upper_halves(vi a, vi b)
     return _mm512_permutex2var_epi32(a, _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1), b);
 }
 #else
-MX_INLINE vi times(vi a, vi b) { return _mm256_mul_epu32(a, b); }
-MX_INLINE vi upper(vi a) { return _mm256_shuffle_epi32(a, 0xb1); }
 MX_INLINE vi upper_alone(vi a) { return _mm256_srli_epi64(a, 32); }
-MX_INLINE vi xor3(vi a, vi b, vi c) { return vi_xor(vi_xor(a, b), c); }
 MX_INLINE vi add_wide(vi a, vi b) { return _mm256_add_epi64(a, b); }
-MX_INLINE vi blend_odd(vi even, vi odd) { return _mm256_blend_epi32(even, odd, 0xaa); }
 MX_INLINE vi blocks_from(uint32_t block) { return vi_add(vi_set1((int32_t)block), _mm256_set_epi64x(3, 2, 1, 0)); }
 MX_INLINE vi lower_halves(vi a, vi b)
 {

@@ -181,11 +181,33 @@ x --> {{5, 0}, {0, 0}}]] },
             "with u = mx.rand(sizes): exponential `-mx.log1p(-u)`, geometric `mx.ceil(mx.log1p(-u) / math.log(1 - "
             .. "p))`, Cauchy `mx.tan(math.pi * (u - 0.5))`, Gumbel `-mx.log(-mx.log(u))`; random_ is "
             .. "mx.randint", code = [[mx.all((-mx.log1p(-mx.rand(100))):ge(0)):item() --> 1]] },
-        { "fft.fft, fft.rfft, fft.ifft, fft.irfft, stft, istft, fft.fft2, fft.ifft2, fft.rfft2, fft.fftn, fft.ifftn, "
-            .. "fft.fftfreq, fft.fftshift, fft.hfft", "products with cosines and sines (n^2 work)", code = [[
-local x, n = mx.tensor { 1, 2, 3, 4 }, 4
-local angles = mx.einsum("i,j->ij", mx.arange(n), mx.arange(n)) * (2 * math.pi / n)
-mx.matmul(angles:cos(), x):round() --> {10, -2, -2, -2}]] },
+        { "fft.rfft, fft.irfft, fft.fft, fft.ifft, stft, istft, fft.fft2, fft.ifft2, fft.rfft2, fft.fftn, fft.ifftn, "
+            .. "fft.fftfreq, fft.fftshift, fft.hfft", "products with the matrices of cosines and sines: n^2 / 2 "
+            .. "multiplications a sequence, on the rows of x (..., n); with gradients", code = [[
+local n, x = 6, mx.tensor { { 1, 2, 3, 4, 5, 9 }, { 2, 1, 0, 3, 1, 3 } }
+local k, t = mx.arange(n // 2 + 1, "i32"), mx.arange(n, "i32"):view(-1, 1)
+local angles = mx.remainder(t * k, n):to("f32") * (2 * math.pi / n) -- (n, n / 2 + 1); small, so that they stay exact
+local re, im = mx.matmul(x, angles:cos()), -mx.matmul(x, angles:sin()) -- fft.rfft(x)
+re --> {{24, -1.5, -4.5, -6}, {10, 0.5, 2.5, -4}}
+local twice = mx.where((k * 2):remainder(n):eq(0), 1, 2):to("f32") / n -- each but the first, and the last if n is even
+local back = mx.matmul(re * twice, angles:cos(), { trans_b = true })
+back = back - mx.matmul(im * twice, angles:sin(), { trans_b = true }) -- fft.irfft of re and im
+back:round() --> {{1, 2, 3, 4, 5, 9}, {2, 1, 0, 3, 1, 3}}]] },
+        { "nn.Conv3d, F.conv3d", "a sum of mx.conv2d over the depth of the kernel; a stride and padding of depth are "
+            .. "a step of the slice and mx.pad", code = [[
+local function conv3d(x, w, options) -- x (N, C, D, H, W), w (K, C, kD, kH, kW); options of mx.conv2d, for H and W
+    local n, depth = x:size(1), x:size(3) - w:size(3) + 1
+    local y = 0
+    for k = 1, w:size(3) do
+        local part = x[{ {}, {}, { k, k + depth - 1 } }]:permute { dims = { 1, 3, 2, 4, 5 } }
+        part = part:reshape { n * depth, x:size(2), x:size(4), x:size(5) }
+        y = mx.conv2d(part, w[{ {}, {}, k }], options) + y
+    end
+    return y:view(n, depth, w:size(1), y:size(3), y:size(4)):permute { dims = { 1, 3, 2, 4, 5 } }
+end
+local x, w = mx.arange(54):view(1, 2, 3, 3, 3), mx.arange(16):view(1, 2, 2, 2, 2)
+conv3d(x, w):view(2, 4) --> {{3436, 3556, 3796, 3916}, {4516, 4636, 4876, 4996}}
+conv3d(x, mx.ones(4, 2, 1, 3, 3), { padding = 1 }):size() --> {1, 4, 3, 3, 3}]] },
         { "complex, polar, conj, Tensor.H, Tensor.mH, resolve_conj, is_conj, isreal, view_as_complex, view_as_real, "
             .. "real, imag", "two tensors, real and imaginary part", code = [[
 local re, im = mx.tensor { 3 }, mx.tensor { 4 }
@@ -272,20 +294,21 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
             code = [[mx.from_bytes("\1", { dtype = "u8" }) --> {1}]] },
     },
     { title = "Not here", elsewhere = "Not here",
-        { "special.ndtri, special.log_ndtr, special.psi, special.multigammaln, special.gammainc, special.gammaincc, "
-            .. "special.erfcx, special.xlog1py, special.i0e, special.i1, special.bessel_j1, erfinv, special.erfinv, "
-            .. "lgamma, digamma, polygamma, special.gammaln, special.bessel_j0, special.zeta, i0, igamma, igammac, "
-            .. "mvlgamma, gcd, lcm, frexp, nextafter",
-            "not here; mx has erf, exp, log1p and expm1, and mx.custom makes others of mx functions" },
+        { "special.log_ndtr, special.gammainc, special.gammaincc, "
+            .. "special.erfcx, special.xlog1py, special.i0e, special.i1, special.bessel_j1, "
+            .. "special.bessel_j0, special.zeta, i0, igamma, igammac, "
+            .. "gcd, lcm, frexp, nextafter",
+            "not here; mx has erf, erfinv, lgamma, digamma, exp, log1p and expm1, and mx.custom makes others of mx "
+            .. "functions" },
         { "linalg.eig, linalg.eigvals, linalg.schur, lobpcg, linalg.ldl_factor, linalg.householder_product, geqrf",
             "no eigenvalues of matrices that are not symmetric; mx.linalg.eigh is for symmetric ones" },
         { "distributions.Beta, distributions.Gamma, distributions.Dirichlet, distributions.Poisson, poisson, "
             .. "distributions.StudentT, distributions.VonMises, distributions.Chi2, distributions.NegativeBinomial, "
             .. "distributions.Wishart, binomial",
             "no draws of this distribution; normal, uniform, Bernoulli, categorical and truncated normal are there" },
-        { "nn.Conv3d, F.conv3d, nn.MaxPool3d, nn.AvgPool3d, nn.ConvTranspose3d, F.conv_transpose3d, F.max_pool3d, "
+        { "nn.MaxPool3d, nn.AvgPool3d, nn.ConvTranspose3d, F.conv_transpose3d, F.max_pool3d, "
             .. "F.avg_pool3d, F.adaptive_avg_pool3d, nn.AdaptiveMaxPool3d, F.lp_pool3d, F.conv_tbc",
-            "no convolutions over three dimensions; mx.conv2d of each slice, added up" },
+            "no pooling over three dimensions and no transposed convolution; nn.Conv3d is a sum of mx.conv2d" },
         { "F.grid_sample, F.affine_grid, grid_sampler, grid_sampler_2d, affine_grid_generator",
             "no sampling at other places than a grid of the new size, which is mx.interpolate; mx.gather takes any "
             .. "ids" },

@@ -325,13 +325,16 @@ norm(mx.ones(1, 2)):size() --> {1, 2}]] },
         { "nn.attention(params, name, width, options)", "Attention of a sequence (B, S, width) to itself, or f(x, { "
             .. "memory = y, mask = m }) to another one (causal = false) and with a mask (B, heads, S, T), all but T "
             .. "may be 1, of u8 (1: attend) or floats. Options: heads (required), kv_heads, head_dim, causal (true), "
-            .. "window, rope, memory_width, bias, seed.",
+            .. "window, rope, memory_width, bias, seed, dropout (of attention weights; f(x, { training = true }) drops "
+            .. "some of them).",
             torch = "nn.MultiheadAttention", code = [[
 local attention = mx.nn.attention({}, "attention", 8, { heads = 2 })
 attention(mx.randn { 1, 5, 8 }):size() --> {1, 5, 8}
 local cross = mx.nn.attention({}, "cross", 8, { heads = 2, causal = false })
 local is_word = mx.tensor({ 1, 1, 0 }, "u8"):view(1, 1, 1, 3) -- not the padding of memory
-cross(mx.randn { 1, 5, 8 }, { memory = mx.randn { 1, 3, 8 }, mask = is_word }):size() --> {1, 5, 8}]] },
+cross(mx.randn { 1, 5, 8 }, { memory = mx.randn { 1, 3, 8 }, mask = is_word }):size() --> {1, 5, 8}
+local dropping = mx.nn.attention({}, "dropping", 8, { heads = 2, dropout = 0.1 })
+dropping(mx.randn { 1, 5, 8 }, { training = true }):size() --> {1, 5, 8}]] },
         { "nn.mlp(params, name, width, hidden, options)",
             "Two products with an activation between. Options: activation (gelu, silu or relu), gated, bias (false), "
             .. "seed.", torch = "feed forward, FeedForward, MLP", code = [[

@@ -89,6 +89,18 @@ mx.atan2(mx.tensor { 1, -1 }, mx.tensor { 0, -1 }) --> {1.571, -2.356}]] },
         { "cosh", torch = "cosh", code = [[mx.cosh(mx.tensor { 0, 1 }) --> {1, 1.543}]] },
         { "asinh", torch = "asinh, arcsinh", code = [[mx.asinh(mx.tensor { 0, 1 }) --> {0, 0.8814}]] },
         { "acosh", torch = "acosh, arccosh", code = [[mx.acosh(mx.tensor { 1, 2 }) --> {0, 1.317}]] },
+        { "erfinv", torch = "erfinv, special.erfinv, special.ndtri, distributions.Normal.icdf", code = [[
+mx.erfinv(mx.tensor { 0, 0.5 }) --> {0, 0.4769}
+local p = mx.tensor { 0.5, 0.975 } -- ndtri: the number that a normal one is below with this probability
+math.sqrt(2) * mx.erfinv(2 * p - 1) --> {0, 1.96}]] },
+        { "lgamma", torch = "lgamma, special.gammaln, gammaln, mvlgamma, special.multigammaln", code = [[
+mx.exp(mx.lgamma(mx.tensor { 1, 5 })) --> {1, 24}
+local n, k = mx.tensor { 5 }, mx.tensor { 2 } -- the logarithm of n over k
+mx.exp(mx.lgamma(n + 1) - mx.lgamma(k + 1) - mx.lgamma(n - k + 1)) --> {10}]] },
+        { "digamma", torch = "digamma, special.digamma, special.psi",
+            code = [[mx.digamma(mx.tensor { 1, 2 }) --> {-0.5772, 0.4228}]] },
+        { "polygamma", torch = "polygamma, special.polygamma",
+            code = [[mx.polygamma(mx.tensor { 1 }, { n = 1 }) --> {1.645}]] },
         { "atanh", torch = "atanh, arctanh", code = [[mx.atanh(mx.tensor { 0, 0.5 }) --> {0, 0.5493}]] },
         { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double, byte, char, short",
             code = [[
@@ -195,7 +207,9 @@ mx.expand(mx.tensor { { 1 }, { 2 } }, { -1, 3 }) --> {{1, 1, 1}, {2, 2, 2}}]] },
         { "pad", torch = "F.pad, nn.ConstantPad1d, nn.ZeroPad2d, nn.ReflectionPad1d, nn.ReflectionPad2d, "
             .. "nn.ReplicationPad1d, nn.ReplicationPad2d, nn.CircularPad1d, nn.CircularPad2d", code = [[
 mx.pad(mx.tensor { 1, 2 }, { before = { 1 }, after = { 2 } }) --> {0, 1, 2, 0, 0}
-mx.pad(mx.tensor { 1, 2, 3 }, { before = { 2 }, after = { 0 }, mode = "reflect" }) --> {3, 2, 1, 2, 3}]] },
+mx.pad(mx.tensor { 1, 2, 3 }, { before = { 2 }, mode = "reflect" }) --> {3, 2, 1, 2, 3}
+mx.pad(mx.ones(1, 2), { 1, 0 }) --> {{0, 1, 1}}
+mx.pad(mx.ones(1, 2), { sides = { 0, 0, 1, 0 }, value = 7 }) --> {{7, 7}, {1, 1}}]] },
         { "flip", torch = "flip, fliplr, flipud", code = [[mx.flip(mx.tensor { 1, 2, 3 }) --> {3, 2, 1}]] },
         { "roll", torch = "roll", code = [[mx.roll(mx.tensor { 1, 2, 3 }, { shift = 1 }) --> {3, 1, 2}]] },
         { "tril", torch = "tril", code = [[mx.tril(mx.ones(2, 2)) --> {{1, 0}, {1, 1}}]] },
@@ -280,9 +294,14 @@ mx.max(mx.abs(again - y)):item() < 1e-5 --> true]] },
 mx.group_norm(mx.randn { 4, 6 }, { groups = 2 }):size() --> {4, 6}]] },
         { "rope", torch = "rotary embedding", code = [[
 mx.rope(mx.randn { 1, 8, 2, 4 }, { theta = 10000 }):size() --> {1, 8, 2, 4}]] },
-        { "attention", torch = "F.scaled_dot_product_attention, flash_attn", code = [[
+        { "attention", torch = "F.scaled_dot_product_attention, flash_attn, dropout_p", code = [[
 local q, k, v = mx.randn { 1, 8, 4, 16 }, mx.randn { 1, 8, 2, 16 }, mx.randn { 1, 8, 2, 16 }
-mx.attention(q, k, v, { causal = true }):size() --> {1, 8, 4, 16}]] },
+mx.attention(q, k, v, { causal = true }):size() --> {1, 8, 4, 16}
+mx.attention(q, k, v, { causal = true, dropout = 0.1 }):size() --> {1, 8, 4, 16}]] },
+        { "attention_dropout", code = [[
+-- the mask of mx.attention(q, k, v, { dropout = 0.5, seed = 7 }): what it multiplies its probabilities by
+local mask = mx.attention_dropout { shape = { 1, 4, 8, 8 }, dropout = 0.5, seed = 7 }
+mask:max():item() --> 2]] },
         { "attention_intervals", code = [[
 mx.attention_intervals(mx.tensor({ { 7, 7, 8 } }, "i32")) --> {{{0, 2}, {0, 2}, {2, 3}}}]] },
         { "attention_merge_", code = [[

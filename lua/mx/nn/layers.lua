@@ -13,18 +13,23 @@ local layers = {}
 ---@param name string
 ---@param width integer
 ---@param options table heads (required), kv_heads (default: heads), head_dim (width / heads), causal (true), window
----       (0: all before), rope (the base, such as 10000; 0: none), memory_width (width), bias (false), seed
----@return fun(x: any, given: {memory: any, mask: any}?): any
+---       (0: all before), rope (the base, such as 10000; 0: none), memory_width (width), bias (false), seed,
+---       dropout (of attention weights, 0; otherwise each call says whether it trains: only f(x, { training = true })
+---       drops some)
+---@return fun(x: any, given: {memory: any, mask: any, training: boolean?}?): any
 function layers.attention(params, name, width, options)
     local o = util.options(options, {
         heads = 0, kv_heads = 0, head_dim = 0, causal = true, window = 0, rope = 0.0, memory_width = width,
-        bias = false, seed = 0,
+        bias = false, seed = 0, dropout = 0.0,
     }, "mx.nn.attention", { num_heads = "it is heads here" })
     local H = o.heads
     if H < 1 or o.head_dim == 0 and width % H ~= 0 then
         error(("mx.nn.attention: heads = %d; expected a divisor of the width %d, or head_dim, too"):format(H, width), 2)
     end
     local K, D = o.kv_heads > 0 and o.kv_heads or H, o.head_dim > 0 and o.head_dim or width // H
+    if not (o.dropout >= 0 and o.dropout < 1) then
+        error(("mx.nn.attention: dropout = %g; expected a number from 0 to below 1"):format(o.dropout), 2)
+    end
     if H % K ~= 0 then
         error(("mx.nn.attention: kv_heads = %d do not divide the %d heads"):format(K, H), 2)
     end
@@ -35,7 +40,11 @@ function layers.attention(params, name, width, options)
         product("value", o.memory_width, K * D)
     local out = product("out", H * D, width)
     return function(x, given)
-        given = given and util.arguments(given, {}, { "memory", "mask" }, "an attention layer") or {}
+        given = given and util.arguments(given, {}, { "memory", "mask", "training" }, "an attention layer") or {}
+        if o.dropout > 0 and given.training == nil then
+            error(("mx.nn.attention: the layer has dropout = %g: f(x, { training = true }) drops weights, f(x, "
+                .. "{ training = false }) does not"):format(o.dropout), 2)
+        end
         local memory = given.memory or x
         if x:dim() ~= 3 or memory:dim() ~= 3 then
             error(("mx.nn.attention: x has %d dimensions, and what it attends to %d; expected (B, S, width)"):format(
@@ -50,7 +59,8 @@ function layers.attention(params, name, width, options)
         if o.rope > 0 then
             q, k = mx.rope(q, { theta = o.rope }), mx.rope(k, { theta = o.rope })
         end
-        local attended = mx.attention(q, k, v, { bias = given.mask, causal = o.causal, window = o.window })
+        local attended = mx.attention(q, k, v, { bias = given.mask, causal = o.causal, window = o.window,
+            dropout = given.training and o.dropout or 0 })
         return out(attended:view(B, S, H * D))
     end
 end

@@ -242,3 +242,41 @@ function TestAttentionBias.test_refusals()
     refused({ "sinks", "f32" }, attend(nil, nil, mx.ones { 4 }:to("bf16")))
     refused({ "softcap = 2", "no bias" }, attend(mx.ones { 3, 5 }, nil, { softcap = 2 }))
 end
+
+TestSpecial = {}
+
+-- At the most likely gamma distribution, digamma(shape) - ln shape = mean ln x - ln mean x, and rate = shape / mean x.
+function TestSpecial.test_gamma_distribution_is_fitted()
+    local whole <close> = mx.step()
+    local x = -mx.log(mx.rand { 3, 4000, low = 1e-7, seed = 3 }):sum { dim = 1 } / 2 -- of shape 3 and rate 2
+    local params = {}
+    local a = mx.nn.parameter(params, "a", { 1 }, { std = 0 })
+    local b = mx.nn.parameter(params, "b", { 1 }, { std = 0 })
+    local optimizer = mx.optim.adamw(params, { learning_rate = 0.05, weight_decay = 0 })
+    for _ = 1, 300 do
+        local step <close> = mx.step()
+        local shape, rate = mx.exp(a), mx.exp(b)
+        mx.backward(-(shape * mx.log(rate) - mx.lgamma(shape) + (shape - 1) * mx.log(x) - rate * x):mean())
+        optimizer:step()
+        assert(step)
+    end
+    local shape, mean = mx.exp(a), x:mean():item()
+    lu.assertAlmostEquals((mx.digamma(shape) - a):item(), mx.log(x):mean():item() - math.log(mean), 1e-3)
+    lu.assertAlmostEquals(mx.exp(b):item(), shape:item() / mean, 2e-2)
+    lu.assertAlmostEquals(shape:item(), 3, 0.2)
+    assert(whole)
+end
+
+-- The mean of a normal number between two bounds moves by its variance when the normal's mean moves by 1.
+function TestSpecial.test_truncated_normal_by_its_inverse()
+    local step <close> = mx.step()
+    local function below(t) return 0.5 * (1 + mx.erf(t / math.sqrt(2))) end
+    local mu = mx.tensor({ 0.5 }):requires_grad()
+    local low, high = below(0 - mu), below(1.5 - mu)
+    local p = low + mx.rand({ 100000, seed = 4 }) * (high - low)
+    local z = mu + math.sqrt(2) * mx.erfinv(2 * p - 1)
+    mx.backward(z:mean())
+    lu.assertTrue(z:min():item() >= -1e-6 and z:max():item() <= 1.5 + 1e-6)
+    lu.assertAlmostEquals(mu:grad():item(), z:var():item(), 3e-3)
+    assert(step)
+end

@@ -164,16 +164,16 @@ typedef struct chunk {
     int64_t group, channel, channels, row, rows;
 } chunk;
 
-/* The product of a packed panel of columns from `column` on, for a block of positions, onto the sums. What the
+/* The product of a packed panel of n columns from `column` on, for a block of positions, onto the sums. What the
  * next block reads of x is asked for meanwhile, up to `part` + 1 of `parts`. */
-static void multiply(const job *j, const chunk *k, int64_t column, int64_t words, bool onto, const room *r,
+static void multiply(const job *j, const chunk *k, int64_t column, int64_t n, int64_t words, bool onto, const room *r,
                      mx_conv_asking *then, int64_t part, int64_t parts)
 {
     int64_t mr = j->u->mr, nr = j->u->nr, tiles = mx_ceil_div(k->rows, mr);
     for (int64_t i = 0; i < tiles; i++) {
         mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
-        j->u->kernel(words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr, nr, onto,
-                     NULL);
+        mx_micro_multiply(j->u, n, words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr,
+                          nr, onto, NULL);
     }
 }
 
@@ -207,7 +207,7 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
             mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
             mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
         }
-        multiply(j, k, c, words, block > 0, r, &then, i, panels);
+        multiply(j, k, c, some, words, block > 0, r, &then, i, panels);
     }
 }
 

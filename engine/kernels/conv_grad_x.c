@@ -170,7 +170,7 @@ static void run_part(const job *j, const part *p, char *scratch)
         mx_conv_panel_take(u, &panel, mx_conv_part(j->dy, from + at), j->k, size, r.panel);
         int64_t n_runs = runs_of(j, at, all.n, runs);
         for (int64_t i = 0; i < rows; i += mr) {
-            u->kernel(j->words, a + i * j->words, r.panel, 1, tile, nr, false, NULL);
+            mx_micro_multiply(u, all.n, j->words, a + i * j->words, r.panel, 1, tile, nr, false, NULL);
             mx_kernels_current()->conv->add(mx_min(mr, rows - i), tile, nr, r.at + i, runs, n_runs, r.sums);
         }
     }

@@ -251,7 +251,7 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
         float *to = j->kc < j->k ? sums + i * mr * j->width : tile;
         mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
         for (int64_t q = 0; q * nr < n; q++)
-            j->u->kernel(words, a, panels + q * each, 1, to + q * nr, j->width, k0 > 0, NULL);
+            mx_micro_multiply(j->u, n - q * nr, words, a, panels + q * each, 1, to + q * nr, j->width, k0 > 0, NULL);
         if (last)
             put(j, c->group, row, m, runs, n_runs, to);
     }

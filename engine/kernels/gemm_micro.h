@@ -73,9 +73,24 @@ typedef struct mx_micro {
     void (*kernel)(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate,
                    const mx_ahead *ahead);
 
+    /* The same for the first n columns of a tile, n <= nr, in less time where that is possible; what C has in the
+     * others is undefined. NULL: there is only `kernel`. */
+    void (*part)(int64_t n, int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc,
+                 bool accumulate, const mx_ahead *ahead);
+
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
     mx_micro_store *store;
     mx_micro_store_codes *store_codes;
 } mx_micro;
+
+/* At least n columns of a tile. */
+static inline void mx_micro_multiply(const mx_micro *u, int64_t n, int64_t k_words, const void *a, const void *b,
+                                     float alpha, float *c, int64_t ldc, bool accumulate, const mx_ahead *ahead)
+{
+    if (n < u->nr && u->part)
+        u->part(n, k_words, a, b, alpha, c, ldc, accumulate, ahead);
+    else
+        u->kernel(k_words, a, b, alpha, c, ldc, accumulate, ahead);
+}
 
 #endif

@@ -279,7 +279,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     *ahead = (mx_ahead){c, n * element, g->c.stride * element, m};
     if (j->partial) {
         float *sums = j->partial + (jp * j->super_panels + ip) * mr * nr;
-        u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first, s->last ? ahead : ahead + 1);
+        mx_micro_multiply(u, n, s->k_words, a, b, g->alpha, sums, nr, !s->first, s->last ? ahead : ahead + 1);
         if (s->last)
             store_tile(j, s->row + i, s->column + n_at, m, n, sums, bias, g->accumulate);
         return;
@@ -290,7 +290,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
         return;
     }
     _Alignas(64) float sums[MX_MICRO_MAX_TILE];
-    u->kernel(s->k_words, a, b, g->alpha, sums, nr, false, ahead);
+    mx_micro_multiply(u, n, s->k_words, a, b, g->alpha, sums, nr, false, ahead);
     store_tile(j, s->row + i, s->column + n_at, m, n, sums, bias, accumulate);
 }
 

@@ -22,57 +22,74 @@ static inline vf load_words(const uint32_t *p) { return vf_load((const float *)p
 typedef vf words;
 #endif
 
-/* Adds the products of one word of k, whose words follow a and b. */
-MX_INLINE void add_word(vf sum[MR][NV], const uint32_t *a, const uint32_t *b)
+/* Adds the products of one word of k, whose words follow a and b, to nv vectors of columns. */
+MX_INLINE void add_word(const int nv, vf sum[MR][NV], const uint32_t *a, const uint32_t *b)
 {
     words column[NV];
 #pragma GCC unroll 3
-    for (int j = 0; j < NV; j++)
+    for (int j = 0; j < nv; j++)
         column[j] = load_words(b + j * VL);
-    for (int j = 0; j < NR; j += 16)
+    for (int j = 0; j < nv * VL; j += 16)
         _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
     _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
         words row = broadcast(a + i);
 #pragma GCC unroll 3
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             sum[i][j] = multiply_add(sum[i][j], row, column[j]);
     }
 }
 
-static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
-                   bool accumulate, const mx_ahead *ahead)
+MX_INLINE void multiply(const int nv, int64_t k_words, const void *packed_a, const void *packed_b, float alpha,
+                        float *c, int64_t ldc, bool accumulate, const mx_ahead *ahead)
 {
     enum { STEP = 4 };
     const uint32_t *a = packed_a, *b = packed_b;
-    prefetcher others = prefetcher_of((mx_ahead){(const char *)c, NR * 4, ldc * 4, MR}, ahead, k_words / STEP);
+    prefetcher others = prefetcher_of((mx_ahead){(const char *)c, nv * VL * 4, ldc * 4, MR}, ahead, k_words / STEP);
     vf sum[MR][NV]; /* in registers: every loop over it is unrolled */
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 3
-        for (int j = 0; j < NV; j++)
+        for (int j = 0; j < nv; j++)
             sum[i][j] = vf_zero();
     int64_t p = 0;
     for (; p + STEP <= k_words; p += STEP, a += STEP * MR, b += STEP * NR) {
         prefetch_some(&others);
 #pragma GCC unroll 4
         for (int w = 0; w < STEP; w++)
-            add_word(sum, a + w * MR, b + w * NR);
+            add_word(nv, sum, a + w * MR, b + w * NR);
     }
     for (; p < k_words; p++, a += MR, b += NR)
-        add_word(sum, a, b);
+        add_word(nv, sum, a, b);
     vf scale = vf_set1(alpha);
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 3
-        for (int j = 0; j < NV; j++) {
+        for (int j = 0; j < nv; j++) {
             float *out = c + i * ldc + j * VL;
             vf x = scale * sum[i][j];
             if (accumulate)
                 x = vf_fma(scale, sum[i][j], vf_load(out));
             vf_store(out, x);
         }
+}
+
+static void kernel(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate,
+                   const mx_ahead *ahead)
+{
+    multiply(NV, k_words, a, b, alpha, c, ldc, accumulate, ahead);
+}
+
+static void part(int64_t n, int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc,
+                 bool accumulate, const mx_ahead *ahead)
+{
+    if (n <= VL)
+        multiply(1, k_words, a, b, alpha, c, ldc, accumulate, ahead);
+    else if (n <= 2 * VL)
+        multiply(2, k_words, a, b, alpha, c, ldc, accumulate, ahead);
+    else
+        multiply(NV, k_words, a, b, alpha, c, ldc, accumulate, ahead);
 }
 
 static inline vf load_c(const void *c, bool bf16, int64_t at, int64_t n)
@@ -154,6 +171,7 @@ const mx_micro MX_SIMD_NAME(mx_micro) = {.mr = MR,
                                          .pack_b = MX_SIMD_NAME(mx_pack_b_singles),
 #endif
                                          .kernel = kernel,
+                                         .part = part,
                                          .store = MX_SIMD_NAME(mx_gemm_store),
                                          .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 
@@ -170,6 +188,7 @@ const mx_micro MX_SIMD_NAME(mx_micro_f32) = {.mr = MR,
                                              .pack_b = MX_SIMD_NAME(mx_pack_b_exact),
 #endif
                                              .kernel = kernel,
+                                             .part = part,
                                              .store = MX_SIMD_NAME(mx_gemm_store),
                                              .store_codes = MX_SIMD_NAME(mx_gemm_store_codes)};
 #endif

@@ -80,7 +80,7 @@ typedef struct job {
     mx_scatter_kind kind; /* of scatter */
     mx_dtype dtype;       /* of extremes */
     bool afresh;          /* x is not included: chosen elements first become `nothing` */
-    char nothing[8];
+    _Alignas(8) char nothing[8];
 } job;
 
 static job job_of(const mx_gather *g, void *x, void *y, size_t element_bytes)

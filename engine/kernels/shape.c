@@ -465,25 +465,47 @@ void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n
 
 /* ---- rows by id ---- */
 
+enum { TAKE_ROOM = 8192 };
+
+/* Rows ids[0 .. count) of `from`, of which a later one, below `known`, is asked for with each. Short ones go by way of
+ * the first-level cache. */
+static void take_rows(char *to, const char *from, const int32_t *ids, int64_t count, int64_t known, int64_t bytes,
+                      bool stream)
+{
+    enum { AHEAD_BYTES = 4096, MOST_AHEAD = 64 };
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    const int64_t ahead = mx_min(MOST_AHEAD, 1 + AHEAD_BYTES / bytes);
+    const bool by_room = stream && bytes <= TAKE_ROOM / 2;
+    char room[TAKE_ROOM], *at = by_room ? room : to;
+    for (int64_t k = 0; k < count; k++, at += bytes) {
+        const char *row = from + ids[k] * bytes, *later = from + (k + ahead < known ? ids[k + ahead] : ids[k]) * bytes;
+        for (int64_t i = 0; i < mx_min(bytes, AHEAD_BYTES); i += 64)
+            __builtin_prefetch(later + i, 0, 2);
+        if (bytes == 4)
+            memcpy(at, row, 4);
+        else if (bytes == 2)
+            memcpy(at, row, 2);
+        else
+            paths->copy(row, at, bytes, stream && !by_room);
+    }
+    if (by_room)
+        paths->copy(room, to, count * bytes, true);
+}
+
 void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer, int64_t n, int64_t n_ids,
                   int64_t bytes)
 {
-    int64_t rows = outer * n_ids, together = 1 + 4096 / mx_max(1, bytes);
+    if (bytes == 0)
+        return;
+    int64_t rows = outer * n_ids, together = 1 + TAKE_ROOM / 2 / bytes;
     bool stream = mx_should_stream(2 * rows * bytes);
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
 #pragma omp parallel if (rows * bytes > PARALLEL_FROM)
     {
-#pragma omp for schedule(static)
-        for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
-            for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
-                const char *row = (const char *)from + (r / n_ids * n + ids[r % n_ids]) * bytes;
-                if (bytes == 4)
-                    memcpy((char *)to + r * 4, row, 4);
-                else if (bytes == 2)
-                    memcpy((char *)to + r * 2, row, 2);
-                else
-                    paths->copy(row, (char *)to + r * bytes, bytes, stream);
-            }
+#pragma omp for collapse(2) schedule(static)
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t first = 0; first < n_ids; first += together)
+                take_rows((char *)to + (o * n_ids + first) * bytes, (const char *)from + o * n * bytes, ids + first,
+                          mx_min(together, n_ids - first), n_ids - first, bytes, stream);
         _mm_sfence();
     }
 }

@@ -7,7 +7,7 @@
 #include "kernels/simd/vmath.h"
 
 /* Blocks are interleaved (see elementwise.c). */
-#pragma GCC optimize("schedule-insns", "sched-pressure")
+#pragma GCC optimize("schedule-insns")
 
 #if MX_SIMD_512
 MX_INLINE vi upper_alone(vi a) { return _mm512_srli_epi64(a, 32); } /* and the upper halves are 0 */
@@ -42,7 +42,7 @@ MX_INLINE vi upper_halves(vi a, vi b)
 
 /* What blocks with the same upper half of their number have in common: the keys of the ten rounds, and the counter
  * but for that number's lower half. The first rounds of what does not vary move out of loops. */
-enum { ROUNDS = 10, VECTORS = MX_RNG_GROUP / VL, OF_WORD = VECTORS / 4, GROUPS = MX_SIMD_512 ? 4 : 2 };
+enum { ROUNDS = 10, VECTORS = MX_RNG_GROUP / VL, OF_WORD = VECTORS / 4, GROUPS = 2 };
 typedef struct start {
     vi low[ROUNDS], high[ROUNDS], block_high, offset, offset_high;
 } start;
@@ -70,7 +70,7 @@ MX_INLINE int64_t alike(uint64_t group, int64_t n)
 
 /* Word w of VL blocks, of the next VL ones and so on, to word[0][w], word[1][w] ... Products of one block wait for each
  * other, so some blocks are computed together. */
-enum { TOGETHER = MX_SIMD_512 ? 4 : 1 };
+enum { TOGETHER = MX_SIMD_512 ? 2 : 1 };
 MX_INLINE void draw(const start *s, uint32_t block, vi word[TOGETHER][4])
 {
     enum { HALVES = 2 * TOGETHER }; /* of a vector of words */

@@ -172,7 +172,8 @@ function TestComposed.test_linear_scan_of_long_rows()
     for _, path in ipairs { "portable", "avx2", "avx512", "avx512_bf16" } do
         for case = 1, pcall(mx.isa, path) and 16 or 0 do
             local reverse, lagged = case % 2 == 0, case % 4 > 1
-            local rows, n = ({ 1, 7, 16, 19 })[(case - 1) // 4 + 1], ({ 17, 512, 777, 1100 })[(case + case // 4) % 4 + 1]
+            local rows = ({ 1, 7, 16, 19 })[(case - 1) // 4 + 1]
+            local n = ({ 17, 512, 777, 1100 })[(case + case // 4) % 4 + 1]
             for dtype, bound in pairs(bounds) do
                 local a = mx.rand { shape = { rows, n }, low = -0.5, high = 0.5, seed = case }:to(dtype)
                 local b = mx.rand { shape = { rows, n }, low = -1, high = 1, seed = -case }:to(dtype)

@@ -31,9 +31,9 @@ mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_arr
 /* Which of several elements with one index counts: the last, the greatest or least, or the mean of them. */
 typedef enum mx_scatter_kind { MX_SCATTER_LAST, MX_SCATTER_MAX, MX_SCATTER_MIN, MX_SCATTER_MEAN } mx_scatter_kind;
 
-/* to = x, and where the index names an element, the greatest (MX_SCATTER_MAX) or least (MX_SCATTER_MIN) of its y[j], and
- * with_x of x. A NaN is greater and less than all. The arrays have one real or integer dtype. false: the index is not
- * as promised. */
+/* to = x, and where the index names an element, the greatest (MX_SCATTER_MAX) or least (MX_SCATTER_MIN) of its y[j],
+ * and with_x of x. A NaN is greater and less than all. The arrays have one real or integer dtype. false: the index is
+ * not as promised. */
 bool mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x, mx_array y);
 
 /* The same with the mean, of one real dtype: sums are f64, and means are rounded once. *good and errors as

@@ -111,15 +111,17 @@ static mx_status pad_by_ids(mx_call *call)
         memcpy(mx_data(y), mx_data(x), (size_t)bytes);
         return MX_OK;
     }
-    char *scratch;
-    MX_TRY(mx_pool_alloc(2 * bytes + ids_bytes, (void **)&scratch));
+    ids_bytes = (ids_bytes + 63) / 64 * 64; /* what follows is aligned for elements of any size */
+    char *memory;
+    MX_TRY(mx_pool_alloc(ids_bytes + 2 * bytes, (void **)&memory));
+    int32_t *ids = (int32_t *)memory;
+    char *scratch = memory + ids_bytes;
     mx_shape shape = x->shape;
     const void *from = mx_data(x);
     for (int d = 0, turn = 0; d <= last; d++) {
         int64_t n = shape.size[d], padded = y->shape.size[d];
         if (!is_padded(attr, d))
             continue;
-        int32_t *ids = (int32_t *)(scratch + 2 * bytes);
         list_ids(attr, d, n, ids);
         void *to = d == last ? mx_data(y) : scratch + turn * bytes;
         mx_take_runs(to, from, ids, mx_outer_size(&shape, d), n, padded, mx_inner_size(&shape, d) * element);
@@ -127,7 +129,7 @@ static mx_status pad_by_ids(mx_call *call)
         from = to;
         turn = 1 - turn;
     }
-    mx_pool_free(scratch, 2 * bytes + ids_bytes);
+    mx_pool_free(memory, ids_bytes + 2 * bytes);
     return MX_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "ops/rows.h"
 
 #include <math.h>
+#include <string.h>
 
 /* After the inputs of cross_entropy. */
 enum { LOGITS = MX_LOSS_MASK + 1, SUMS, LOSSES, LOSS, DH, DWEIGHT };
@@ -83,18 +84,20 @@ static mx_status host_logits(mx_call *call)
     const mx_tensor *logits = call->out[0];
     mx_cross_entropy c = arguments(call);
     MX_TRY(mx_cross_entropy_check_targets(call, &c, call->in[MX_LOSS_TARGETS], attr->vocab));
+    int64_t stride = logits->shape.size[1], vocab = vocab_of(call);
+    for (int64_t r = 0; r < attr->rows; r++) /* nothing else writes there */
+        memset(mx_f32(logits) + r * stride + vocab, 0, (size_t)(stride - vocab) * sizeof(float));
     return mx_cross_entropy_logits(&c, &(mx_loss_chunk){.first = attr->first,
                                                         .rows = attr->rows,
                                                         .logits = mx_f32(logits),
-                                                        .stride = logits->shape.size[1],
+                                                        .stride = stride,
                                                         .sums = mx_data(call->out[1])});
 }
 
 const mx_op mx_op_cross_entropy_logits = {
     .name = "cross_entropy_logits",
-    .doc =
-        "logits of a chunk of tokens, and their sums over this rank's part of the vocabulary (1, rows, 3). A step of "
-        "split_cross_entropy, without a gradient",
+    .doc = "logits of a chunk of tokens, whose columns beyond the vocabulary are 0, and their sums over this rank's "
+           "part of the vocabulary (1, rows, 3). A step of split_cross_entropy, without a gradient",
     .inputs = MX_LOSS_INPUTS,
     .n_out = 2,
     .n_results = 2,

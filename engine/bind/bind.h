@@ -46,8 +46,18 @@ mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard); /* nil or none
 /* Mesh axes at index i: a name, a list of names, or nothing for all ranks (0). Raises an error for an unknown name. */
 uint32_t mxl_check_axes(lua_State *L, int i);
 
-/* Reads the attributes of an operation from the table at index `table` (0: none given) into MX_ATTR_BYTES bytes. */
+/* Reads the attributes of an operation from the table at index `table` (0: none given) into MX_ATTR_BYTES bytes. A
+ * plain sequence is the operation's first shape: t:reshape{2, 3}. */
 void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to);
+
+/* The operation's attribute for which a plain list may be given: its first shape, or NULL. */
+const mx_attr *mxl_listed_attr(const mx_op *op);
+
+/* "trans_a, trans_b, dtype", on the stack. */
+const char *mxl_push_attr_names(lua_State *L, const mx_op *op);
+
+/* The name of input i, written to `name`, if it may be left out; NULL if not. */
+const char *mxl_optional_input(const mx_op *op, int i, char name[32]);
 
 /* Passes the current line of the user's script to mx_comm_set_site. */
 void mxl_set_site(lua_State *L);

@@ -10,7 +10,7 @@
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The number in a file; INT64_MAX if it has none ("max" says that there is no limit) or is not there. */
+/* The number in a file. INT64_MAX, no limit, if the file is not there or has the word "max". */
 static int64_t read_limit(const char *path)
 {
     FILE *file = fopen(path, "r");

@@ -16,8 +16,8 @@ mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
  * bf16, which may mix, with a state of f32; or all f64. a[0] (lagged: the last a) is not used. */
 void mx_linear_scan(mx_array a, mx_array b, mx_extent e, bool reverse, bool lagged, mx_array y);
 
-/* The gradient of the recurrence by a: out[i] = x[i - 1] y[i] along n, and with `reverse` x[i + 1] y[i]. It is 0 where
- * there is no such x. If y.data is NULL, y counts as 1. All arrays have one dtype, a real. */
+/* The gradient of the recurrence by a: out[i] = x[i - 1] y[i] along n, and with `reverse` x[i + 1] y[i]; at the end
+ * that has no x before it, 0. If y.data is NULL, every y is 1. All arrays have one dtype: f32, bf16 or f64. */
 void mx_times_previous(mx_array x, mx_array y, mx_extent e, bool reverse, mx_array out);
 
 /* For one instruction set, on one thread; x and y of one dtype, f32 or bf16. */

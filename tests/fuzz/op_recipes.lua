@@ -6,14 +6,6 @@ local random = require "random_tensors"
 
 local pick, chance, like = random.pick, random.chance, random.like
 
-local function elements(shape)
-    local n = 1
-    for _, size in ipairs(shape) do
-        n = n * size
-    end
-    return n
-end
-
 local function without_last(shape)
     return table.move(shape, 1, #shape - 1, 1, {})
 end
@@ -522,7 +514,7 @@ local recipes = {
         local x = like(shape, chance(2) and float() or pick(random.DTYPES))
         -- The result has all ids for each row of x: a large x gets few, so that it fits into memory.
         local ids = random.shape(math.random(0, 2))
-        if elements(shape) * elements(ids) > 1e8 then
+        if random.count(shape) * random.count(ids) > 1e8 then
             ids = { math.random(0, 9) }
         end
         return { x, like(ids, "i32", "ids") }, { dim = dim }

@@ -1,6 +1,8 @@
 --- A plain reference for gradients: operations on flat Lua tables of numbers, whose gradients are central differences
 -- in double precision. It knows no tape, scope or storage: an operation captures the values that it reads.
 
+local random = require "random_tensors"
+
 local plain = {}
 
 --- An operation: `run(values, shapes, options)` gives the flat values and the shape of the result from those of the
@@ -10,13 +12,7 @@ plain.ops = {}
 
 local MARGIN = 1e-3 -- f32 over some 30 operations, and the step of the differences
 
-local function count(shape)
-    local n = 1
-    for _, size in ipairs(shape) do
-        n = n * size
-    end
-    return n
-end
+local count = random.count
 plain.count = count
 
 local function define(mx)

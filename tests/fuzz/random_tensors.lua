@@ -58,6 +58,15 @@ function random.spec(shape, dtype, kind)
     }
 end
 
+--- The number of elements of a shape.
+function random.count(shape)
+    local n = 1
+    for _, size in ipairs(shape) do
+        n = n * size
+    end
+    return n
+end
+
 --- The spec of a tensor whose shape is a copy of the given one.
 function random.like(shape, dtype, kind)
     return random.spec({ table.unpack(shape) }, dtype, kind)

@@ -138,6 +138,21 @@ local function scanned(a, b, o, i, n, reverse, lagged)
     return values
 end
 
+-- Compares h, the states of a and b along the second of three dimensions, with the loop above.
+local function check_scanned(a, b, h, shape, reverse, lagged, bound, name)
+    local function values(t)
+        return t:to("f32"):view(shape):totable()
+    end
+    local x, y, got = values(a), values(b), values(h)
+    for o = 1, shape[1] do
+        for i = 1, shape[3] do
+            for t, want in ipairs(scanned(x, y, o, i, shape[2], reverse, lagged)) do
+                lu.assertTrue(math.abs(got[o][t][i] - want) <= bound, name)
+            end
+        end
+    end
+end
+
 local DTYPES = { { "f32", "f32" }, { "bf16", "bf16" }, { "f32", "bf16" }, { "bf16", "f32" } } -- of a and b
 
 function TestComposed.test_linear_scan_on_every_path()
@@ -152,14 +167,7 @@ function TestComposed.test_linear_scan_on_every_path()
             local b = mx.rand { shape = { outer, n, inner }, low = -1, high = 1, seed = -case }:to(dtypes[2])
             local h = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged })
             lu.assertEquals(h:dtype(), dtypes[2])
-            local x, y, got = a:to("f32"):totable(), b:to("f32"):totable(), h:to("f32"):totable()
-            for o = 1, outer do
-                for i = 1, inner do
-                    for t, want in ipairs(scanned(x, y, o, i, n, reverse, lagged)) do
-                        lu.assertTrue(math.abs(got[o][t][i] - want) <= bounds[dtypes[2]], path .. " case " .. case)
-                    end
-                end
-            end
+            check_scanned(a, b, h, { outer, n, inner }, reverse, lagged, bounds[dtypes[2]], path .. " case " .. case)
         end
     end
     mx.isa(before)
@@ -177,13 +185,8 @@ function TestComposed.test_linear_scan_of_long_rows()
             for dtype, bound in pairs(bounds) do
                 local a = mx.rand { shape = { rows, n }, low = -0.5, high = 0.5, seed = case }:to(dtype)
                 local b = mx.rand { shape = { rows, n }, low = -1, high = 1, seed = -case }:to(dtype)
-                local got = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged }):to("f32"):totable()
-                local x, y = a:to("f32"):view(rows, n, 1):totable(), b:to("f32"):view(rows, n, 1):totable()
-                for o = 1, rows do
-                    for t, want in ipairs(scanned(x, y, o, 1, n, reverse, lagged)) do
-                        lu.assertTrue(math.abs(got[o][t] - want) <= bound, path .. " case " .. case)
-                    end
-                end
+                local h = mx.linear_scan(a, b, { dim = 2, reverse = reverse, lagged = lagged })
+                check_scanned(a, b, h, { rows, n, 1 }, reverse, lagged, bound, path .. " case " .. case)
             end
         end
     end

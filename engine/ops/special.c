@@ -61,10 +61,8 @@ static mx_tensor *slope(mx_terms *s, const mx_call *call)
 static mx_status vjp(mx_vjp *v)
 {
     mx_terms s = {.n = 0};
-    mx_tensor *dx = mx_term_mul(&s, slope(&s, v->call), v->out_grad[0]);
-    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
-    mx_terms_release(&s);
-    return status;
+    mx_term_give(&s, v, 0, mx_term_mul(&s, slope(&s, v->call), v->out_grad[0]));
+    return mx_terms_release(&s);
 }
 
 #define SPECIAL(NAME, DOC)                                                                                             \

@@ -89,6 +89,7 @@ typedef struct walk {
     bool by_b, stream;
     mx_array in[MX_BROADCAST_INPUTS], out;
     int step[MX_BROADCAST_INPUTS]; /* 0 or 1 */
+    int64_t *refused;              /* the first element of b that the operation cannot take */
     void (*run)(const struct walk *w, const int64_t *from, int64_t to, int64_t n);
 } walk;
 
@@ -169,35 +170,41 @@ static double number_at(const walk *w, int k, const int64_t *from, int64_t i)
 
 /* ---- integers ---- */
 
-/* The first of n integers for which `op` holds with 0, or -1. */
-static int64_t find_first(mx_compare op, mx_array x, int64_t n)
+/* Whether b must not be 0, or not be below 0. */
+static bool divides(mx_binary op) { return op == MX_IDIV || op == MX_REMAINDER || op == MX_FMOD; }
+static bool shifts(mx_binary op) { return op == MX_SHIFT_LEFT || op == MX_SHIFT_RIGHT; }
+
+enum { ROOM = 4 * BLOCK }; /* bytes */
+
+/* Whether the operation takes n <= ROOM elements of b. */
+static bool takes(const walk *w, const void *b, int64_t first, int64_t n)
 {
-    const mx_loop_paths *loops = mx_kernels_current()->loops;
     const int64_t zero = 0;
-    uint8_t holds[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t m = mx_min(BLOCK, n - i);
-        loops->compare(op, x.dtype, at(x, i), 1, &zero, 0, holds, m);
-        const uint8_t *first = memchr(holds, 1, (size_t)m);
-        if (first)
-            return i + (first - holds);
-    }
-    return -1;
+    uint8_t holds[ROOM];
+    if (!divides(w->f.op) && !shifts(w->f.op))
+        return true;
+    w->loops->compare(divides(w->f.op) ? MX_EQ : MX_LT, w->out.dtype, b, 1, &zero, 0, holds, n);
+    const uint8_t *found = memchr(holds, 1, (size_t)n);
+    if (!found)
+        return true;
+#pragma omp critical(refused)
+    *w->refused = mx_min(*w->refused, first + (found - holds));
+    return false;
 }
 
-int64_t mx_find_zero(mx_array x, int64_t n) { return find_first(MX_EQ, x, n); }
-int64_t mx_find_negative(mx_array x, int64_t n) { return find_first(MX_LT, x, n); }
-
-/* Large results go by way of the first-level cache, from which they are written past the others. */
+/* In blocks, of which b is checked. Large results go by way of the first-level cache, from which they are written past
+ * the others. */
 static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    char room[BLOCK * 4];
-    int64_t bytes = (int64_t)mx_dtype_bytes(w->out.dtype), block = w->stream ? BLOCK * 4 / bytes : n;
+    char room[ROOM];
+    int64_t bytes = (int64_t)mx_dtype_bytes(w->out.dtype), block = ROOM / bytes;
     for (int64_t i = 0; i < n; i += block) {
-        int64_t m = n - i < block ? n - i : block;
-        void *y = at(w->out, to + i), *part = w->stream ? room : y;
-        w->loops->pair(w->f.op, w->out.dtype, at(w->in[0], from[0] + i * w->step[0]), w->step[0],
-                       at(w->in[1], from[1] + i * w->step[1]), w->step[1], part, m);
+        int64_t m = n - i < block ? n - i : block, first = from[1] + i * w->step[1];
+        void *y = at(w->out, to + i), *part = w->stream ? room : y, *b = at(w->in[1], first);
+        if (!takes(w, b, first, w->step[1] ? m : 1))
+            continue;
+        w->loops->pair(w->f.op, w->out.dtype, at(w->in[0], from[0] + i * w->step[0]), w->step[0], b, w->step[1], part,
+                       m);
         if (w->stream)
             w->convert->copy(room, y, m * bytes, true);
     }
@@ -319,9 +326,10 @@ static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t 
     }
 }
 
-void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
+int64_t mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
 {
-    walk w = {.plan = plan, .n_in = 2, .f = f, .in = {a, b}, .out = y, .run = run_pair_staged};
+    int64_t refused = INT64_MAX;
+    walk w = {.plan = plan, .n_in = 2, .f = f, .in = {a, b}, .out = y, .run = run_pair_staged, .refused = &refused};
     if (mx_dtype_is_integer(y.dtype))
         w.run = run_int_pair;
     else if (y.dtype == MX_F64)
@@ -332,6 +340,7 @@ void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array
              ((a.dtype == MX_BF16 && is_byte(b.dtype)) || (b.dtype == MX_BF16 && is_byte(a.dtype))))
         w.run = run_pair_bytes;
     walk_all(&w);
+    return refused < INT64_MAX ? refused : -1;
 }
 
 void mx_binary_backward(mx_pair f, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy, mx_array y)

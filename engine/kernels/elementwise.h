@@ -151,11 +151,10 @@ typedef struct mx_pair {
 } mx_pair;
 
 /* y = a op b. Floats, or all three of one integer dtype: these saturate. Where y is a float, a or b may be an integer,
- * which is converted first. MX_DIV and MX_ATAN2 are for floats; MX_IDIV is for integers and rounds down. Integers that
- * divide have no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN. */
-int64_t mx_find_zero(mx_array x, int64_t n);     /* the first zero of an array of integers, or -1 */
-int64_t mx_find_negative(mx_array x, int64_t n); /* the first value below 0 of an array of integers, or -1 */
-void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
+ * which is converted first. MX_DIV and MX_ATAN2 are for floats; MX_IDIV is for integers and rounds down. The maximum
+ * and minimum of anything and NaN is NaN. Returns -1; or the first element of b that divides integers and is 0, or that
+ * shifts and is below 0: then y is undefined. */
+int64_t mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
 
 /* The sum of (a op b) over n elements of arrays of one shape, accumulated in f64 from pieces of fixed size. y a float;
  * a or b as above. MX_ERR_MEMORY without memory for the sums of the pieces. */

@@ -127,20 +127,14 @@ static mx_cost cost_one(const mx_call *call) { return mx_cost_of(call, (double)m
 
 static mx_status host_binary(mx_call *call)
 {
-    mx_broadcast plan = mx_plan_of(call);
-    mx_binary_forward(function_of(call), &plan, mx_array_of(call->in[0]), mx_array_of(call->in[1]),
-                      mx_array_of(call->out[0]));
-    return MX_OK;
-}
-
-static mx_status host_idiv(mx_call *call)
-{
     const mx_tensor *b = call->in[1];
+    mx_broadcast plan = mx_plan_of(call);
     char place[128];
-    int64_t zero = mx_find_zero(mx_array_of(b), mx_count(b));
+    int64_t zero = mx_binary_forward(function_of(call), &plan, mx_array_of(call->in[0]), mx_array_of(b),
+                                     mx_array_of(call->out[0]));
     if (zero >= 0)
         return mx_bad_value(call, "division by zero, at %s of 'b'", mx_place_text(place, &b->shape, zero));
-    return host_binary(call);
+    return MX_OK;
 }
 
 static mx_status vjp_add(mx_vjp *v)
@@ -389,15 +383,10 @@ const mx_op mx_op_idiv = {
     .n_results = 1,
     .infer = infer_idiv,
     .cost = cost_one,
-    .host = host_idiv,
+    .host = host_binary,
 };
 
 /* Of floats, a zero divisor gives NaN, as in Lua. */
-static mx_status host_remainder(mx_call *call)
-{
-    return mx_dtype_is_integer(call->out[0]->dtype) ? host_idiv(call) : host_binary(call);
-}
-
 #define REMAINDER(NAME, DOC)                                                                                           \
     const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
                                 .doc = DOC "; floats, or integers of one dtype, of which no b may be 0; the result "   \
@@ -408,7 +397,7 @@ static mx_status host_remainder(mx_call *call)
                                 .reads_in = 3,                                                                         \
                                 .infer = infer_binary,                                                                 \
                                 .cost = cost_one,                                                                      \
-                                .host = host_remainder,                                                                \
+                                .host = host_binary,                                                                   \
                                 .vjp = vjp_by_slope,                                                                   \
                                 .vjp_recorded = vjp_step_recorded}
 

@@ -321,14 +321,39 @@ static void test_integers(void)
     CHECK(r[0] == 255 && r[1] == 3 && r[5] == 19, "%d %d %d", r[0], r[1], r[5]);
     mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, (mx_array){r, MX_U8});
     CHECK(r[0] == 254 && r[1] == 0 && r[5] == 0, "%d %d %d", r[0], r[1], r[5]);
-    CHECK(mx_find_zero((mx_array){p, MX_U8}, 6) == 4 && mx_find_zero((mx_array){b, MX_I32}, 6) == -1, "zeros");
-    static int64_t many[3000];
-    for (int i = 0; i < 3000; i++)
-        many[i] = i == 2500 ? 0 : i == 2900 ? -1 : INT64_MAX - i;
-    CHECK(mx_find_zero((mx_array){many, MX_I64}, 3000) == 2500, "a zero among many");
-    CHECK(mx_find_negative((mx_array){many, MX_I64}, 3000) == 2900, "a negative number among many");
     mx_compare_forward(MX_GE, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, r);
     CHECK(r[0] == 1 && r[1] == 0 && r[2] == 1 && r[5] == 0, "%d %d %d %d", r[0], r[1], r[2], r[5]);
+}
+
+/* Elements of b that an operation refuses: the first of them, on any number of threads, where b has all elements, one
+ * row or one value. */
+static void test_refused(void)
+{
+    enum { ROWS = 40, WIDTH = 2500, N = ROWS * WIDTH };
+    static int64_t a[N], b[N], y[N];
+    const form whole = {2, {ROWS, WIDTH}}, row = {1, {WIDTH}}, one = {1, {1}};
+    const struct {
+        mx_binary op;
+        int64_t wrong;
+    } cases[] = {{MX_IDIV, 0}, {MX_REMAINDER, 0}, {MX_FMOD, 0}, {MX_SHIFT_LEFT, -3}, {MX_SHIFT_RIGHT, INT64_MIN}};
+    for (int k = 0; k < 5; k++)
+        for (int s = 0; s < 3; s++) {
+            form in[2] = {whole, s == 0 ? whole : s == 1 ? row : one}, out;
+            const int64_t count = s == 0 ? N : s == 1 ? WIDTH : 1;
+            mx_broadcast plan;
+            plan_for(&plan, 2, in, &out);
+            for (int64_t i = 0; i < N; i++)
+                b[i] = 1 + i % 7;
+            for (int64_t first = -1; first < count; first = first < 0 ? 0 : 3 * first + 1) {
+                if (first >= 0)
+                    b[first] = b[count - 1] = cases[k].wrong;
+                int64_t got = mx_binary_forward((mx_pair){.op = cases[k].op}, &plan, (mx_array){a, MX_I64},
+                                                (mx_array){b, MX_I64}, (mx_array){y, MX_I64});
+                CHECK(got == first, "op %d, b %d: %lld, want %lld", cases[k].op, s, (long long)got, (long long)first);
+                if (first >= 0)
+                    b[first] = b[count - 1] = 1;
+            }
+        }
 }
 
 /* a / b as integers have it: rounded down for MX_IDIV and MX_REMAINDER, else toward 0. */
@@ -424,5 +449,6 @@ int main(void)
 {
     for_each_isa(check_all);
     test_integers();
+    test_refused();
     return check_done();
 }

@@ -14,6 +14,7 @@
 
 enum {
     WIDTH = 4096, /* columns summed at a time: their f32 sums stay in the first-level cache */
+    JOINED = 512, /* columns whose blocks are joined at a time */
     INTS = 1024,  /* columns of integers at a time */
     PIECE = MX_CHUNK,
 };
@@ -136,15 +137,27 @@ static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o
         put_all(c->r, o * c->e.inner + from, acc, width);
 }
 
-static void join_blocks(const columns *c, int64_t o, int64_t piece)
+MX_INLINE void join_all(const mx_fold fold, double *acc, const float *parts, int64_t n)
 {
-    double acc[WIDTH];
-    int64_t from = piece * c->width, width = c->e.inner - from < c->width ? c->e.inner - from : c->width;
+    for (int64_t j = 0; j < n; j++)
+        acc[j] = join(fold, acc[j], (double)parts[j]);
+}
+
+/* What the blocks have of up to JOINED columns, in the order of the blocks. */
+static void join_blocks(const columns *c, int64_t o, int64_t from, int64_t width)
+{
+    double acc[JOINED];
     for (int64_t j = 0; j < width; j++)
         acc[j] = identity(c->fold);
-    for (int64_t b = 0; b < c->n_blocks; b++)
-        for (int64_t j = 0; j < width; j++)
-            acc[j] = join(c->fold, acc[j], c->partial[(o * c->n_blocks + b) * c->e.inner + from + j]);
+    for (int64_t b = 0; b < c->n_blocks; b++) {
+        const float *parts = c->partial + (o * c->n_blocks + b) * c->e.inner + from;
+        if (c->fold == MX_FOLD_MAX)
+            join_all(MX_FOLD_MAX, acc, parts, width);
+        else if (c->fold == MX_FOLD_MIN)
+            join_all(MX_FOLD_MIN, acc, parts, width);
+        else
+            join_all(MX_FOLD_SUM, acc, parts, width);
+    }
     for (int64_t j = 0; j < width; j++)
         put(c->r, o * c->e.inner + from + j, acc[j]);
 }
@@ -155,13 +168,14 @@ static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, const resul
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     c.width = mx_min(e.inner, WIDTH);
     c.n_widths = c.width ? (e.inner + c.width - 1) / c.width : 0;
-    /* Blocks of at least 64 Ki elements and 64 rows: partial sums are then a small part of x. */
-    c.height = c.width > 0 && MX_PARALLEL_FROM / c.width > 64 ? MX_PARALLEL_FROM / c.width : 64;
+    /* Blocks of at least 64 Ki elements and 64 rows, or of 256 where there are enough: partial sums are then a small
+     * part of x. */
+    c.height = mx_max(mx_min(mx_max(e.n / 64, 64), 256), c.width > 0 ? MX_PARALLEL_FROM / c.width : 0);
     c.n_blocks = e.n > c.height ? (e.n + c.height - 1) / c.height : 1;
     int64_t bytes = c.n_blocks == 1 ? 0 : e.outer * c.n_blocks * e.inner * (int64_t)sizeof(float);
     if (bytes > 0)
         MX_TRY(mx_pool_alloc(bytes, (void **)&c.partial));
-    int64_t items = e.outer * c.n_blocks * c.n_widths, ends = e.outer * c.n_widths;
+    int64_t items = e.outer * c.n_blocks * c.n_widths, across = mx_ceil_div(e.inner, JOINED), ends = e.outer * across;
 #pragma omp parallel if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     {
 #pragma omp for schedule(static)
@@ -169,7 +183,7 @@ static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, const resul
             fold_block(&c, paths, i / c.n_widths / c.n_blocks, i / c.n_widths % c.n_blocks, i % c.n_widths);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < (c.partial ? ends : 0); i++)
-            join_blocks(&c, i / c.n_widths, i % c.n_widths);
+            join_blocks(&c, i / across, i % across * JOINED, mx_min(JOINED, e.inner - i % across * JOINED));
     }
     if (c.partial)
         mx_pool_free(c.partial, bytes);

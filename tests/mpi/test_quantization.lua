@@ -154,12 +154,13 @@ local function rms_apart(losses, others)
     return (squares / #losses) ^ 0.5
 end
 
--- Blocks along a split dimension have scales of a rank's part, so some codes are others, which are as far from what
--- they stand for. That changes losses by clearly less than leaving the codes out on the mesh would.
 local BLOCKS = { -- sizes whose halves are whole blocks of 32
-    "base_emb_dim=64", "base_mlp_dim=128", "vocab_size=320", "base_num_query_heads=8", "base_num_kv_heads=4", "head_dim=16",
+    "base_emb_dim=64", "base_mlp_dim=128", "vocab_size=320", "base_num_query_heads=8", "base_num_kv_heads=4",
+    "head_dim=16",
 }
 
+-- Blocks along a split dimension have scales of a rank's part, so some codes are others, which are as far from what
+-- they stand for. That changes losses by clearly less than leaving the codes out on the mesh would.
 function TestQuantization.test_scales_of_blocks_along_other_axes()
     local exact = training.reference("tiny", table.unpack(BLOCKS))
     for _, recipe in ipairs { "te_mxfp8", "te_nvfp4" } do

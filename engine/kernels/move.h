@@ -3,6 +3,8 @@
 #ifndef MX_KERNELS_MOVE_H
 #define MX_KERNELS_MOVE_H
 
+#include "core/dtype.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +17,14 @@ typedef struct mx_pattern {
     uint32_t from[MX_PATTERN_VECTORS][MX_PATTERN_VECTORS];
     int ins, outs; /* vectors of a block, at most MX_PATTERN_VECTORS each */
 } mx_pattern;
+
+/* Keys are signed integers of the size of values, in the order of the values, or the other way round if the sign or all
+ * bits are flipped. NaNs are the greatest keys either way. */
+typedef struct mx_key_order {
+    uint64_t flip;    /* bits that change first */
+    uint64_t most;    /* the greatest one that is not NaN; ~most: the least key */
+    uint64_t below_0; /* bits that change in negative ones */
+} mx_key_order;
 
 /* `stream`: results go past the caches where they lie at multiples of a vector, until a store fence. */
 typedef struct mx_move_paths {
@@ -30,12 +40,18 @@ typedef struct mx_move_paths {
                     const char *const *from, int64_t from_step, int64_t blocks, bool stream);
     int lanes[9]; /* of a vector for shuffle, by an element's bytes; 0: it does not take these elements */
     /* to[i] = from[index[i]], or with `across` > 0 the element from[index[i] across + i] of row index[i], for i below
-     * n. false: an index is not in 0 .. limit - 1; then some of `to` is undefined. limit across < 2^31. */
+     * n. false: an index is not in 0 .. limit - 1; then some of `to` is undefined. */
     bool (*gather)(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
                    size_t element_bytes);
     bool (*within)(const int32_t *index, int64_t n, int64_t limit); /* whether all are in 0 .. limit - 1 */
     /* to[i] = from[i] + sums[i], rounded once; sums[i] = 0. f32, or bf16. from: NULL: zeros. */
     void (*add_sums)(void *to, const void *from, double *sums, int64_t n, bool bf16);
+    /* to[i] = the mean of from[i] and of pairs[2 i + 1] numbers whose sum is pairs[2 i], rounded once; these become 0.
+     * afresh: from[i] only counts if there are no others. f32, bf16 or f64. */
+    void (*put_means)(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh);
+    /* Values become keys; keys become values. `to` may be `from`. */
+    void (*keys)(void *to, const void *from, int64_t n, const mx_key_order *order, size_t element_bytes);
+    void (*values)(void *x, int64_t n, const mx_key_order *order, size_t element_bytes);
 } mx_move_paths;
 
 /* Patterns that the current path has vectors for; false: it has none, or too few. `lanes` is set to elements of a

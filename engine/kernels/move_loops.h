@@ -2,7 +2,7 @@
 #ifndef MX_KERNELS_MOVE_LOOPS_H
 #define MX_KERNELS_MOVE_LOOPS_H
 
-#include "core/dtype.h"
+#include "core/element.h"
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
@@ -66,6 +66,75 @@ static void add_sums_plain(void *to, const void *from, double *sums, int64_t n, 
     else
         from ? add_sums_as(to, from, sums, n, false, false) : add_sums_as(to, from, sums, n, false, true);
     memset(sums, 0, (size_t)n * sizeof *sums);
+}
+
+MX_INLINE void put_means_as(void *to, const void *from, const double *pairs, int64_t n, const mx_dtype dtype,
+                            const bool afresh)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const double sum = pairs[2 * i], count = pairs[2 * i + 1], before = mx_get_number(from, i, dtype);
+        const bool counts = !afresh || count == 0;
+        mx_set_number(to, i, ((counts ? before : 0) + sum) / (count + (counts ? 1 : 0)), dtype);
+    }
+}
+
+static void put_means_plain(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh)
+{
+    if (dtype == MX_F32)
+        afresh ? put_means_as(to, from, pairs, n, MX_F32, true) : put_means_as(to, from, pairs, n, MX_F32, false);
+    else if (dtype == MX_BF16)
+        afresh ? put_means_as(to, from, pairs, n, MX_BF16, true) : put_means_as(to, from, pairs, n, MX_BF16, false);
+    else
+        afresh ? put_means_as(to, from, pairs, n, MX_F64, true) : put_means_as(to, from, pairs, n, MX_F64, false);
+    memset(pairs, 0, (size_t)(2 * n) * sizeof *pairs);
+}
+
+#define DEFINE_KEYS(bits)                                                                                              \
+    static void keys_##bits(int##bits##_t *to, const int##bits##_t *from, int64_t n, const mx_key_order *order)        \
+    {                                                                                                                  \
+        const int##bits##_t flip = (int##bits##_t)order->flip, most = (int##bits##_t)order->most,                      \
+                            below_0 = (int##bits##_t)order->below_0;                                                   \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                           \
+        {                                                                                                              \
+            const int##bits##_t x = from[i] ^ flip, magnitude = x & INT##bits##_MAX;                                   \
+            const int##bits##_t ordered = magnitude > most ? magnitude : x;                                            \
+            to[i] = ordered ^ (ordered < 0 ? below_0 : 0);                                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void values_##bits(int##bits##_t *x, int64_t n, const mx_key_order *order)                                  \
+    {                                                                                                                  \
+        const int##bits##_t flip = (int##bits##_t)order->flip, below_0 = (int##bits##_t)order->below_0;                \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            x[i] = x[i] ^ (x[i] < 0 ? below_0 : 0) ^ flip;                                                             \
+    }
+
+DEFINE_KEYS(8)
+DEFINE_KEYS(16)
+DEFINE_KEYS(32)
+DEFINE_KEYS(64)
+
+static void keys_plain(void *to, const void *from, int64_t n, const mx_key_order *order, size_t element_bytes)
+{
+    if (element_bytes == 8)
+        keys_64(to, from, n, order);
+    else if (element_bytes == 4)
+        keys_32(to, from, n, order);
+    else if (element_bytes == 2)
+        keys_16(to, from, n, order);
+    else
+        keys_8(to, from, n, order);
+}
+
+static void values_plain(void *x, int64_t n, const mx_key_order *order, size_t element_bytes)
+{
+    if (element_bytes == 8)
+        values_64(x, n, order);
+    else if (element_bytes == 4)
+        values_32(x, n, order);
+    else if (element_bytes == 2)
+        values_16(x, n, order);
+    else
+        values_8(x, n, order);
 }
 
 #endif

@@ -2,10 +2,9 @@
 #ifndef MX_KERNELS_SCATTER_LOOPS_H
 #define MX_KERNELS_SCATTER_LOOPS_H
 
-#include "core/element.h"
 #include "kernels/inline.h"
 
-#include <math.h>
+#include <immintrin.h>
 #include <string.h>
 
 /* Asks for the index of the next line, which is checked first, and for the elements that come soon. */
@@ -30,42 +29,42 @@ MX_INLINE void scatter_as(char *x, const int32_t *index, const char *y, int64_t 
         memcpy(x + index[k] * (int64_t)bytes, y + k * (int64_t)bytes, bytes);
 }
 
-/* x becomes y if that is greater (less), or NaN. Compilers choose the number by an instruction, because a branch would
- * often be mispredicted; that for NaNs is not. */
-MX_INLINE void take_extreme(char *x, const char *y, const mx_dtype dtype, const bool greatest)
-{
-    if (mx_dtype_is_integer(dtype)) {
-        int64_t a = mx_get_int(x, 0, dtype), b = mx_get_int(y, 0, dtype);
-        mx_set_int(x, 0, greatest ? mx_max(a, b) : mx_min(a, b), dtype);
-    } else if (dtype == MX_F64) {
-        double a = mx_get_number(x, 0, dtype), b = mx_get_number(y, 0, dtype);
-        double best = greatest ? (b > a ? b : a) : (b < a ? b : a);
-        mx_set_number(x, 0, isnan(b) ? b : best, dtype);
-    } else {
-        float a = mx_get_float(x, 0, dtype), b = mx_get_float(y, 0, dtype);
-        float best = greatest ? (b > a ? b : a) : (b < a ? b : a);
-        best = isnan(b) ? b : best;
-        if (mx_is_bf16(dtype))
-            *(mx_bf16 *)(void *)x = (mx_bf16)(mx_bits_of_float(best) >> 16); /* one of two bf16 */
-        else
-            mx_set_float(x, 0, best, dtype);
+/* Element i of y goes to x[index[i]] if it is greater. Without branches, which would often be mispredicted. */
+#define DEFINE_PUT_GREATEST(bits)                                                                                      \
+    static void put_greatest_##bits(int##bits##_t *x, const int32_t *index, const int##bits##_t *y, int64_t n)         \
+    {                                                                                                                  \
+        _Pragma("GCC unroll 8") for (int64_t k = 0; k < n; k++)                                                        \
+        {                                                                                                              \
+            const int##bits##_t before = x[index[k]];                                                                  \
+            x[index[k]] = y[k] > before ? y[k] : before;                                                               \
+        }                                                                                                              \
     }
-}
 
-/* Element i of y goes to the element of x at index[i] step + i across. */
-MX_INLINE void extremes_as(char *x, const int32_t *index, const char *y, int64_t n, int64_t step, int64_t across,
-                           const mx_dtype dtype, const bool greatest)
+DEFINE_PUT_GREATEST(8)
+DEFINE_PUT_GREATEST(16)
+DEFINE_PUT_GREATEST(32)
+DEFINE_PUT_GREATEST(64)
+
+static void add_floats(double *sums, const int32_t *index, const float *y, int64_t n)
 {
-    const int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
     int64_t k = 0;
     for (; k + TOGETHER <= n; k += TOGETHER) {
-        prefetch_line(index, y, k, n, (size_t)bytes);
 #pragma GCC unroll 16
         for (int u = 0; u < TOGETHER; u++)
-            take_extreme(x + (index[k + u] * step + (k + u) * across) * bytes, y + (k + u) * bytes, dtype, greatest);
+            sums[index[k + u]] += y[k + u];
     }
     for (; k < n; k++)
-        take_extreme(x + (index[k] * step + k * across) * bytes, y + k * bytes, dtype, greatest);
+        sums[index[k]] += y[k];
+}
+
+/* To sums, and 1 to the counts beside them. */
+static void add_pairs(double *pairs, const int32_t *index, const float *y, int64_t n)
+{
+#pragma GCC unroll 8
+    for (int64_t k = 0; k < n; k++) {
+        double *pair = pairs + 2 * index[k];
+        _mm_storeu_pd(pair, _mm_add_pd(_mm_loadu_pd(pair), _mm_set_pd(1, y[k])));
+    }
 }
 
 #endif

@@ -271,6 +271,77 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
     free(index), free(want), free(x), free(y);
 }
 
+/* What one element becomes: `best` of the values put there, by `kind`, and their number. */
+static double put_value(mx_scatter_kind kind, double best, double value, double count)
+{
+    if (kind == MX_SCATTER_MEAN)
+        return count == 0 ? value : best + value;
+    if (count == 0 || isnan(value))
+        return value;
+    return kind == MX_SCATTER_MAX ? (value > best ? value : best) : (value < best ? value : best);
+}
+
+/* Values are small whole numbers, whose sums are exact. */
+static void check_reduce(const char *isa, mx_scatter_kind kind, bool with_x, mx_dtype dtype, int dim,
+                         const int64_t *x_size, const int64_t *index_size)
+{
+    const int64_t count = index_size[0] * index_size[1] * index_size[2], n = x_size[0] * x_size[1] * x_size[2];
+    int32_t *index = malloc((size_t)count * sizeof *index);
+    void *x = make_ties(n, dtype), *y = make_ties(count, dtype), *want = make_ties(n, dtype);
+    void *to = make_values(n, MX_F32, 7, 8), *again = make_values(n, MX_F32, 5, 6);
+    double *best = calloc((size_t)n, sizeof *best), *counts = calloc((size_t)n, sizeof *counts);
+    const mx_gather g = {3, dim, x_size, index_size, index};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
+        at[dim] = index[i] = (int32_t)(uniform() * 0.9 * (double)x_size[dim]); /* some are not named */
+        int64_t k = offset_of(x_size, at);
+        best[k] = put_value(kind, best[k], mx_get_number(y, i, dtype), counts[k]++);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        if (with_x || counts[k] == 0)
+            best[k] = put_value(kind, best[k], mx_get_number(x, k, dtype), counts[k]++);
+        mx_set_number(want, k, kind == MX_SCATTER_MEAN ? best[k] / counts[k] : best[k], dtype);
+    }
+    for (int threads = 3; threads > 0; threads -= 2) {
+        bool good = true;
+        mx_array result = {threads == 1 ? to : again, dtype}, old = {x, dtype}, values = {y, dtype};
+        omp_set_num_threads(threads);
+        if (kind == MX_SCATTER_MEAN)
+            CHECK(mx_scatter_mean_run(&g, with_x, result, old, values, &good) == MX_OK, "%s: memory", isa);
+        else
+            good = mx_scatter_extreme_run(&g, kind, with_x, result, old, values);
+        CHECK(good, "%s: the index of kind %d", isa, (int)kind);
+    }
+    bool right = memcmp(to, again, (size_t)n * mx_dtype_bytes(dtype)) == 0;
+    for (int64_t k = 0; k < n && right; k++) {
+        double a = mx_get_number(to, k, dtype), b = mx_get_number(want, k, dtype);
+        right = a == b || (isnan(a) && isnan(b));
+    }
+    CHECK(right, "%s: kind %d of %s along %d of %d x %d x %d, x counts: %d", isa, (int)kind, mx_dtype_name(dtype), dim,
+          (int)x_size[0], (int)x_size[1], (int)x_size[2], with_x);
+    free(index), free(x), free(y), free(want), free(to), free(again), free(best), free(counts);
+}
+
+static void test_reduce(const char *isa)
+{
+    static const int64_t sizes[][2][3] = {
+        {{5, 300, 7}, {4, 280, 7}},
+        {{2, 40, 1030}, {2, 40, 900}},  /* lines of neighbours, or of a few columns */
+        {{2, 40, 130}, {2, 9, 129}},    /* few elements of long lines */
+        {{1, 70, 140}, {1, 4200, 140}}, /* longer than what is turned over at once */
+    };
+    static const mx_dtype dtypes[] = {MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int d = 0; d < 5; d++)
+            for (int with_x = 0; with_x < 2; with_x++)
+                for (int dim = k == 1 ? 2 : 1; dim < 3 && (k != 3 || dim == 1); dim++) {
+                    check_reduce(isa, MX_SCATTER_MAX, with_x, dtypes[d], dim, sizes[k][0], sizes[k][1]);
+                    check_reduce(isa, MX_SCATTER_MIN, with_x, dtypes[d], dim, sizes[k][0], sizes[k][1]);
+                    if (mx_dtypes[dtypes[d]].is_real)
+                        check_reduce(isa, MX_SCATTER_MEAN, with_x, dtypes[d], dim, sizes[k][0], sizes[k][1]);
+                }
+}
+
 static void test_gather(const char *isa)
 {
     for (int dim = 0; dim < 3; dim++) {
@@ -283,6 +354,8 @@ static void test_gather(const char *isa)
     check_gather(isa, 2, (int64_t[]){1, 150, 4001}, (int64_t[]){1, 150, 4003}); /* streamed */
     check_gather(isa, 2, (int64_t[]){1, 150, 4001}, (int64_t[]){1, 149, 4003});
     check_gather(isa, 1, (int64_t[]){2, 70, 4001}, (int64_t[]){2, 71, 4001});
+    check_gather(isa, 1, (int64_t[]){2, 600, 150}, (int64_t[]){2, 4200, 150}); /* turned over in several parts */
+    check_gather(isa, 0, (int64_t[]){600, 5, 150}, (int64_t[]){599, 4, 149});
 }
 
 int main(void)
@@ -293,5 +366,6 @@ int main(void)
     for_each_isa(test_cumsum);
     for_each_isa(test_integer_sums);
     for_each_isa(test_gather);
+    for_each_isa(test_reduce);
     return check_done();
 }

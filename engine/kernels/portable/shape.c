@@ -19,4 +19,7 @@ const mx_move_paths mx_moves_portable = {
     .gather = gather_plain,
     .within = within_plain,
     .add_sums = add_sums_plain,
+    .put_means = put_means_plain,
+    .keys = keys_plain,
+    .values = values_plain,
 };

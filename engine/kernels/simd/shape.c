@@ -305,4 +305,7 @@ const mx_move_paths MX_SIMD_NAME(mx_moves) = {
     .gather = gather_plain,
     .within = within_plain,
     .add_sums = add_sums_plain,
+    .put_means = put_means_plain,
+    .keys = keys_plain,
+    .values = values_plain,
 };

@@ -1,0 +1,138 @@
+/* Strips: columns that are turned over, so that each is a line of neighbours in scratch memory. */
+#include "kernels/index_internal.h"
+
+#include "core/pool.h"
+#include "kernels/context.h"
+#include "kernels/inline.h"
+#include "kernels/move.h"
+
+#include <immintrin.h>
+#include <omp.h>
+#include <string.h>
+
+/* Memory is read and written fastest in pieces of PIECE bytes. A strip of more than MOST bytes becomes narrower, down
+ * to NARROW columns. GATHERED, SCATTERED: positions of the index that are turned over at once; to scatter, at least as
+ * many as a line of x has. */
+enum { PIECE = 256, MOST = 8 << 20, NARROW = 16, GATHERED = 2048, SCATTERED = 4096 };
+
+typedef struct strips {
+    int64_t width, rows;                           /* columns and positions that are turned over at once */
+    int64_t x_step, y_step, index_step, sums_step; /* bytes from a line to the next */
+    int64_t bytes;                                 /* scratch memory of a thread */
+    int64_t per_run, count;                        /* of a run of columns, of a block */
+} strips;
+
+/* An odd number of cache lines, so that an element's places in all lines are in different sets of a cache. */
+static int64_t step_of(int64_t bytes) { return mx_round_up(bytes, 128) + 64; }
+
+static void set_width(const mx_index_job *j, strips *s, int64_t width)
+{
+    bool whole = s->rows == j->n;
+    s->width = mx_min(width, j->run);
+    s->bytes = s->width * (s->x_step + s->y_step + s->index_step) + (whole ? 1 : s->width) * s->sums_step;
+    s->per_run = mx_ceil_div(j->run, s->width);
+    s->count = j->inner / j->run * s->per_run;
+}
+
+static strips plan(const mx_index_job *j, int threads)
+{
+    strips s = {.rows = mx_min(j->n, j->gathers ? GATHERED : mx_max(SCATTERED, j->limit))};
+    int64_t width = PIECE / mx_min(j->bytes, j->y_bytes);
+    s.x_step = step_of(j->limit * j->bytes);
+    s.y_step = step_of(s.rows * j->y_bytes);
+    s.index_step = step_of(s.rows * (int64_t)sizeof *j->g->index);
+    s.sums_step = step_of(j->sums * j->limit * (int64_t)sizeof(double));
+    set_width(j, &s, width);
+    while (width > NARROW && (s.bytes > MOST || j->outer * s.count < threads))
+        set_width(j, &s, width /= 2);
+    return s;
+}
+
+/* Rows of elements, from_step bytes apart, become columns. */
+static void turn(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t rows, int64_t columns,
+                 int64_t bytes)
+{
+    enum { TOGETHER = 32 };
+    for (int64_t r = 0; r < rows; r += TOGETHER) {
+        for (int64_t k = r + TOGETHER; k < mx_min(r + 2 * TOGETHER, rows); k++)
+            for (int64_t b = 0; b < columns * bytes; b += 64)
+                __builtin_prefetch(from + k * from_step + b, 0, 2);
+        mx_kernels_current()->moves->transpose(to + r * bytes, to_step / bytes, from + r * from_step, from_step / bytes,
+                                               mx_min(TOGETHER, rows - r), columns, (size_t)bytes, false);
+    }
+}
+
+/* The other way. */
+static void turn_back(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t rows, int64_t columns,
+                      int64_t bytes, bool stream)
+{
+    const int64_t together = 64 / bytes;
+    for (int64_t r = 0; r < rows; r += together)
+        mx_kernels_current()->moves->transpose(to + r * to_step, to_step / bytes, from + r * bytes, from_step / bytes,
+                                               columns, mx_min(together, rows - r), (size_t)bytes, stream);
+}
+
+/* Columns [from, from + width) of block o. */
+static bool run_strip(const mx_index_job *j, const strips *s, int64_t o, int64_t from, int64_t width, char *room)
+{
+    char *x = room, *y = x + s->width * s->x_step, *index = y + s->width * s->y_step;
+    char *sums = index + s->width * s->index_step;
+    const int64_t at = mx_index_outer_offset(j, o) + mx_index_inner_offset(j, from), step = j->step * j->bytes;
+    const bool whole = s->rows == j->n;
+    bool good = true;
+    if (j->gathers || j->start)
+        turn(x, s->x_step, (j->gathers ? j->x : j->start) + at * j->bytes, step, j->limit, width, j->bytes);
+    const int fills = j->afresh && j->sums == 0 && !whole ? 0 : 1; /* a pass that puts the least before the extremes */
+    for (int pass = fills; pass < 2; pass++)
+        for (int64_t first = 0; first < j->n; first += s->rows) {
+            const int64_t n = mx_min(s->rows, j->n - first), place = (o * j->n + first) * j->inner + from;
+            char *part = j->y + place * j->y_bytes;
+            turn(index, s->index_step, (const char *)(j->g->index + place), j->inner * (int64_t)sizeof *j->g->index, n,
+                 width, (int64_t)sizeof *j->g->index);
+            if (!j->gathers && pass == 1)
+                turn(y, s->y_step, part, j->inner * j->y_bytes, n, width, j->y_bytes);
+            for (int64_t c = 0; c < width; c++)
+                good &= j->line(j, &(mx_index_line){.from = j->start ? x + c * s->x_step : NULL,
+                                                    .x = x + c * s->x_step,
+                                                    .index = (const int32_t *)(index + c * s->index_step),
+                                                    .y = y + c * s->y_step,
+                                                    .n = n,
+                                                    .limit = j->limit,
+                                                    .sums = (double *)(sums + (whole ? 0 : c) * s->sums_step),
+                                                    .first = first == 0 && pass == fills,
+                                                    .last = first + n == j->n && pass == 1,
+                                                    .fills = j->afresh && (whole || pass == 0),
+                                                    .puts = pass == 1});
+            if (j->gathers)
+                turn_back(part, j->inner * j->y_bytes, y, s->y_step, n, width, j->y_bytes, j->stream);
+        }
+    if (!j->gathers && good)
+        turn_back(j->x + at * j->bytes, step, x, s->x_step, j->limit, width, j->bytes, j->stream);
+    return good;
+}
+
+mx_status mx_index_run_strips(const mx_index_job *j, bool *good)
+{
+    const int threads = j->large ? omp_get_max_threads() : 1;
+    const strips s = plan(j, threads);
+    char *rooms;
+    int bad = 0;
+    MX_TRY(mx_pool_alloc(threads * s.bytes, (void **)&rooms));
+#pragma omp parallel if (j->large)
+    {
+        char *room = rooms + omp_get_thread_num() * s.bytes;
+        if (j->sums > 0)
+            memset(room + s.width * (s.x_step + s.y_step + s.index_step), 0,
+                   (size_t)(s.bytes - s.width * (s.x_step + s.y_step + s.index_step)));
+#pragma omp for collapse(2) schedule(static) reduction(| : bad)
+        for (int64_t o = 0; o < j->outer; o++)
+            for (int64_t i = 0; i < s.count; i++) {
+                int64_t column = i % s.per_run * s.width, from = i / s.per_run * j->run + column;
+                bad |= !run_strip(j, &s, o, from, mx_min(s.width, j->run - column), room);
+            }
+        _mm_sfence();
+    }
+    *good = !bad;
+    mx_pool_free(rooms, threads * s.bytes);
+    return MX_OK;
+}

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { MX_ARENA_FROM = 128 << 10 }; /* size of the smallest block that the pool takes from it */
+enum { MX_ARENA_FROM = 4 << 10 }; /* size of the smallest block that the pool takes from it */
 
 /* Creates the arena of at most `bytes` (a multiple of 2 MiB; only taken blocks use memory) and returns its file in *fd.
  * False if the system has no such memory, or has no huge pages for it: small pages would make computing slower. Not

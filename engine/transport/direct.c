@@ -289,12 +289,30 @@ static mx_status run_shared(job *j, const bool *shared, const mx_stream *in, con
     return status == MX_OK ? mx_team_leave(j->team) : status;
 }
 
-/* Whether a tensor is large enough to be in an arena: decided from values that are equal on all members. */
+/* Bytes of a rank from which sharing is faster than slots, with tensors that were just written (two cores of Zen 5). In
+ * a slot, data goes to another core's cache once more, and twice in all_reduce. Without slots, ranks wait for each
+ * other once more. */
+static int64_t worth_from(mx_exchange_kind kind)
+{
+    switch (kind) {
+    case MX_ALL_REDUCE:
+        return MX_ARENA_FROM;
+    case MX_BROADCAST:
+    case MX_PERMUTE:
+        return 16 << 10;
+    case MX_ALL_GATHER:
+        return 32 << 10;
+    default:
+        return 128 << 10;
+    }
+}
+
+/* Whether a tensor is large enough: decided from values that are equal on all members. */
 static bool is_worth(const job *j, const mx_stream *in)
 {
     bool in_parts = j->x->what.kind == MX_REDUCE_SCATTER || j->x->what.kind == MX_ALL_TO_ALL;
     int64_t bytes = in->count * (in_parts ? j->team->n : 1) * (int64_t)mx_dtype_bytes(j->wire);
-    return mx_peers_share() && j->team->areas && bytes >= MX_ARENA_FROM && j->chunk >= ALIGN;
+    return mx_peers_share() && j->team->areas && bytes >= worth_from(j->x->what.kind) && j->chunk >= ALIGN;
 }
 
 mx_status mx_direct_run(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,

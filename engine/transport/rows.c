@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHARED_FROM = 128 << 10 }; /* bytes of all rows from which tensors are shared */
+
 /* ---- the table ---- */
 
 mx_status mx_rows_new(int members, int experts, mx_rows **out)
@@ -190,7 +192,7 @@ static bool is_worth(const job *j)
         for (int to = 0; to < j->team->n; to++)
             rows += from != to ? sent(j->rows, in_group(j, from), in_group(j, to)) : 0;
     return mx_peers_share() && j->team->areas &&
-           rows * j->rows->width * (int64_t)mx_dtype_bytes(j->dtype) >= MX_ARENA_FROM;
+           rows * j->rows->width * (int64_t)mx_dtype_bytes(j->dtype) >= SHARED_FROM;
 }
 
 /* A note is the offset of the member's input in its arena, or -1 if it is elsewhere. */

@@ -28,7 +28,7 @@ static const function_case cases[] = {
     {"softplus", {.op = MX_SOFTPLUS, .p0 = 1}, 3},
     {"erf", {.op = MX_ERF}, 2},
     {"tanh", {.op = MX_TANH}, 3},
-    {"sigmoid", {.op = MX_SIGMOID}, 3},
+    {"sigmoid", {.op = MX_SIGMOID}, 3.2}, /* of all f32, -16.6397 is worst, with 3.19 */
     {"elu", {.op = MX_ELU, .p0 = 0.7}, 2},
     {"atan", {.op = MX_ATAN}, 2},
     {"asin", {.op = MX_ASIN}, 3},

@@ -212,12 +212,8 @@ static int64_t sum_row(const choice *c, int64_t row, int64_t none)
     const mx_draw_paths *paths = mx_kernels_current()->draws;
     const int64_t width = c->m->width, start = row * width;
     double *sums = c->sums + row * c->blocks;
-    for (int64_t first = 0, bad; first < width; first += MX_CHUNK) {
-        int64_t m = mx_min(width - first, MX_CHUNK);
-        if ((bad = outside_block(c->m->p, FLT_MAX, start + first, m, none)) < none)
-            return bad;
-        paths->sums(c->m->p.dtype, at(c->m->p, start + first).data, m, sums + first / MX_WEIGHT_BLOCK);
-    }
+    if (!paths->sums(c->m->p.dtype, at(c->m->p, start).data, width, sums))
+        return find_outside(c->m->p, FLT_MAX, start, start + width);
     for (int64_t k = 1; k < c->blocks; k++)
         sums[k] += sums[k - 1];
     return none;

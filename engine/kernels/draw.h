@@ -41,12 +41,12 @@ typedef struct mx_quantiles {
 } mx_quantiles;
 
 /* For one instruction set: n truncated normals from as many words, n a multiple of MX_RNG_GROUP; whether all x are in
- * [0, most]; and the sum of each MX_WEIGHT_BLOCK weights. x f32 or bf16. */
+ * [0, most]; the sum of each MX_WEIGHT_BLOCK weights, and whether all are numbers from 0 on. x f32 or bf16. */
 enum { MX_WEIGHT_BLOCK = 64 };
 typedef struct mx_draw_paths {
     void (*truncate)(const mx_quantiles *c, const uint32_t *words, float *y, int64_t n);
     bool (*within)(mx_dtype dtype, const void *x, float most, int64_t n);
-    void (*sums)(mx_dtype dtype, const void *x, int64_t n, double *sums);
+    bool (*sums)(mx_dtype dtype, const void *x, int64_t n, double *sums);
 } mx_draw_paths;
 
 #endif

@@ -7,6 +7,7 @@
 #include "kernels/draw.h"
 #include "kernels/inline.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -93,8 +94,10 @@ MX_INLINE void prefetch(const void *x, int64_t bytes)
         }                                                                                                              \
         return !(bad | name##_some(bits + i, most, n - i));                                                            \
     }
-DEFINE_WITHIN(within_f32, uint32_t, 0x80000000u)
-DEFINE_WITHIN(within_bf16, uint16_t, 0x8000)
+#define SIGN_F32 0x80000000u
+#define SIGN_BF16 0x8000
+DEFINE_WITHIN(within_f32, uint32_t, SIGN_F32)
+DEFINE_WITHIN(within_bf16, uint16_t, SIGN_BF16)
 
 static bool loops_within(mx_dtype dtype, const void *x, float most, int64_t n)
 {
@@ -106,8 +109,10 @@ static bool loops_within(mx_dtype dtype, const void *x, float most, int64_t n)
 /* In 16 sums, which are added in halves. */
 MX_INLINE double block_sum(const float *x)
 {
-    double sum[16] = {0};
-    for (int i = 0; i < MX_WEIGHT_BLOCK; i += 16)
+    double sum[16];
+    for (int k = 0; k < 16; k++)
+        sum[k] = (double)x[k];
+    for (int i = 16; i < MX_WEIGHT_BLOCK; i += 16)
         for (int k = 0; k < 16; k++)
             sum[k] += (double)x[i + k];
 #pragma GCC unroll 4
@@ -117,29 +122,48 @@ MX_INLINE double block_sum(const float *x)
     return sum[0];
 }
 
-MX_INLINE void widen(mx_dtype dtype, const void *x, float *y, int64_t n)
+MX_INLINE double block_sum_bf16(const mx_bf16 *x)
 {
-    const mx_bf16 *p = x;
-    if (!mx_is_bf16(dtype))
-        memcpy(y, x, (size_t)n * sizeof *y);
-    for (int64_t i = 0; i < n && mx_is_bf16(dtype); i++)
-        y[i] = mx_from_bf16(p[i]);
+    float block[MX_WEIGHT_BLOCK];
+    for (int i = 0; i < MX_WEIGHT_BLOCK; i++)
+        block[i] = mx_from_bf16(x[i]);
+    return block_sum(block);
 }
 
-static void loops_sums(mx_dtype dtype, const void *x, int64_t n, double *sums)
-{
-    const int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
-    for (int64_t i = 0; i < n; i += MX_WEIGHT_BLOCK) {
-        const char *from = (const char *)x + i * bytes;
-        float block[MX_WEIGHT_BLOCK];
-        if (n - i >= MX_WEIGHT_BLOCK)
-            widen(dtype, from, block, MX_WEIGHT_BLOCK);
-        else {
-            memset(block, 0, sizeof block);
-            widen(dtype, from, block, n - i);
-        }
-        sums[i / MX_WEIGHT_BLOCK] = block_sum(block);
+/* Whether all n are weights: each place of a block has a flag of its own, so that nothing is gathered before the end.
+ * The last block may be smaller. */
+#define DEFINE_SUMS(name, type, sum, sign)                                                                             \
+    MX_INLINE double name##_block(const type *x, type most, type bad[MX_WEIGHT_BLOCK])                                 \
+    {                                                                                                                  \
+        for (int i = 0; i < MX_WEIGHT_BLOCK; i++)                                                                      \
+            bad[i] |= (type)((x[i] > most) & (x[i] != (sign)));                                                        \
+        return sum((const void *)x);                                                                                   \
+    }                                                                                                                  \
+    static bool name(const type *x, type most, int64_t n, double *sums)                                                \
+    {                                                                                                                  \
+        type bad[MX_WEIGHT_BLOCK] = {0}, rest[MX_WEIGHT_BLOCK] = {0}, any = 0;                                         \
+        int64_t i = 0;                                                                                                 \
+        for (; i + MX_WEIGHT_BLOCK <= n; i += MX_WEIGHT_BLOCK) {                                                       \
+            prefetch(x + i, sizeof rest);                                                                              \
+            sums[i / MX_WEIGHT_BLOCK] = name##_block(x + i, most, bad);                                                \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            memcpy(rest, x + i, (size_t)(n - i) * sizeof(type));                                                       \
+            sums[i / MX_WEIGHT_BLOCK] = name##_block(rest, most, bad);                                                 \
+        }                                                                                                              \
+        for (i = 0; i < MX_WEIGHT_BLOCK; i++)                                                                          \
+            any |= bad[i];                                                                                             \
+        return !any;                                                                                                   \
     }
+DEFINE_SUMS(sums_f32, uint32_t, block_sum, SIGN_F32)
+DEFINE_SUMS(sums_bf16, uint16_t, block_sum_bf16, SIGN_BF16)
+
+static bool loops_sums(mx_dtype dtype, const void *x, int64_t n, double *sums)
+{
+    const float most = FLT_MAX;
+    uint32_t limit;
+    memcpy(&limit, &most, sizeof limit);
+    return mx_is_bf16(dtype) ? sums_bf16(x, (uint16_t)(limit >> 16), n, sums) : sums_f32(x, limit, n, sums);
 }
 
 #endif

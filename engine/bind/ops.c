@@ -236,6 +236,19 @@ static bool is_empty(lua_State *L, int table)
     return empty;
 }
 
+/* Pushes arguments from `first` on as the first options: "dim1 = 1, dim2 = 2". */
+static const char *push_named(lua_State *L, const mx_op *op, int first, int n)
+{
+    lua_pushfstring(L, "%s = ...", op->attrs->name);
+    for (int i = first; i <= n && op->attrs[i - first].name; i++) {
+        if (lua_type(L, i) != LUA_TNUMBER && lua_type(L, i) != LUA_TBOOLEAN)
+            break;
+        const char *before = i > first ? lua_pushfstring(L, "%s, ", lua_tostring(L, -1)) : "";
+        lua_pushfstring(L, "%s%s = %s", before, op->attrs[i - first].name, luaL_tolstring(L, i, NULL));
+    }
+    return lua_tostring(L, -1);
+}
+
 /* Refuses an empty list of tensors, and options without a name: values that are not tensors, or one number too many. */
 static void check_input_kinds(lua_State *L, const mx_op *op, int n)
 {
@@ -255,10 +268,8 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
             mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: argument %d, %s, is no tensor", op->name, i, given));
             continue; /* not reached */
         }
-        mxl_try(L, mx_fail(MX_ERR_VALUE,
-                           "%s: argument %d, %s, is no tensor; options are given by name, as in {%s = %s}: %s",
-                           op->name, i, given, op->attrs->name,
-                           type == LUA_TNUMBER || type == LUA_TBOOLEAN ? given : "...", mxl_push_attr_names(L, op)));
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: argument %d, %s, is no tensor; options are given by name, as in {%s}: %s",
+                           op->name, i, given, push_named(L, op, i, n), mxl_push_attr_names(L, op)));
     }
 }
 

@@ -48,7 +48,8 @@
     X(mx_peak_copy_paths, peak_copy) \
     X(mx_slope_paths, slopes) \
     X(mx_mark_paths, marks) \
-    X(mx_draw_paths, draws)
+    X(mx_draw_paths, draws) \
+    X(mx_fft_paths, fft)
 /* clang-format on */
 
 #define MX_KERNEL_TYPE(type, name) typedef struct type type;

@@ -113,8 +113,10 @@ static mx_status want_one_of(const mx_call *call, int i, bool (*belongs)(mx_dtyp
 
 mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype)
 {
-    bool good = !call->in[i] || call->in[i]->dtype == dtype;
-    return good ? MX_OK : bad_input(call, i, mx_dtype_name(dtype));
+    if (!call->in[i] || call->in[i]->dtype == dtype)
+        return MX_OK;
+    return mx_bad_dtype(call, "input %d ('%s') must be %s; use t:to(\"%s\")", i + 1, call->op->inputs[i],
+                        mx_dtype_name(dtype), mx_dtype_name(dtype));
 }
 
 mx_status mx_want_float(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_computes); }
@@ -168,7 +170,7 @@ static mx_status check_inputs(const mx_call *call)
         if (t)
             MX_TRY(mx_tensor_fetch(t));
         if (!t && !strchr(name, '?'))
-            return mx_fail(MX_ERR_VALUE, "%s: input %d ('%s') is missing", op->name, i + 1, name);
+            return mx_fail(MX_ERR_VALUE, "%s: input %d ('%s') is missing: %s", op->name, i + 1, name, op->doc);
         if (t && !t->storage)
             return mx_fail(MX_ERR_STATE,
                            "%s: input %d ('%s'), %s, has been released: its scope has closed; return "

@@ -199,7 +199,7 @@ const mx_op mx_op_cross_entropy = {
     .name = "cross_entropy",
     .doc =
         "mean of -log softmax(h weight^T)[target] without holding all logits: h (..., E), weight (V, E), targets i32 "
-        "(...), mask u8 (...) (0: does not count) -> f32 scalar",
+        "(...), mask u8 (...) (0: does not count) -> f32 scalar; softmax_cross_entropy takes logits",
     .inputs = MX_LOSS_INPUTS,
     .n_out = MX_LOSS_OUTPUTS,
     .n_results = 1,

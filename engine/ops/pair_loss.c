@@ -14,6 +14,20 @@ typedef struct pair_loss_attr {
 
 const char *const mx_reductions[] = {"mean", "sum", "none", NULL};
 
+/* kl_div has one more. */
+enum { BATCHMEAN = MX_REDUCE_NONE + 1 };
+static const char *const divergence_reductions[] = {"mean", "sum", "none", "batchmean", NULL};
+
+/* What divides the sum over all elements. */
+static double divisor_of(const mx_call *call)
+{
+    const pair_loss_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    if (attr->reduction == BATCHMEAN)
+        return (double)x->shape.size[0];
+    return attr->reduction == MX_REDUCE_MEAN ? (double)mx_count(x) : 1;
+}
+
 static mx_pair function_of(const mx_call *call)
 {
     const pair_loss_attr *attr = mx_call_attr(call);
@@ -35,6 +49,8 @@ static mx_status infer_pair_loss(mx_call *call)
     if (!mx_dtype_is_integer(target) && (!mx_dtype_is_real(target) || !mx_dtype_mixes(dtype, target)))
         return mx_bad_dtype(call, "'target' must be an integer, or a float that mixes with x; use t:to(dtype)");
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
+    if (attr->reduction == BATCHMEAN && call->in[0]->shape.n_dims == 0)
+        return mx_bad_shape(call, "batchmean divides by the first dimension, and 'x' has none");
     if (call->op == &mx_op_huber_loss && (!(attr->delta > 0) || isinf(attr->delta)))
         return mx_bad_value(call, "delta = %g must be positive", attr->delta);
     if (attr->reduction == MX_REDUCE_NONE)
@@ -56,7 +72,7 @@ static mx_status host_pair_loss(mx_call *call)
         return MX_OK;
     }
     MX_TRY(mx_binary_sum(function_of(call), mx_array_of(x), mx_array_of(target), n, &sum));
-    mx_fill(mx_array_of(y), attr->reduction == MX_REDUCE_MEAN ? sum / (double)n : sum, 1);
+    mx_fill(mx_array_of(y), sum / divisor_of(call), 1);
     return MX_OK;
 }
 
@@ -64,11 +80,11 @@ static mx_status host_pair_loss(mx_call *call)
 static mx_status vjp_pair_loss(mx_vjp *v)
 {
     const mx_call *call = v->call;
-    const pair_loss_attr *attr = mx_call_attr(call);
+    double divisor = divisor_of(call);
     mx_tensor *dy = mx_retain(v->out_grad[0]);
-    if (attr->reduction == MX_REDUCE_MEAN) {
+    if (divisor != 1) {
         mx_release(dy);
-        MX_TRY(mx_apply_affine(v->out_grad[0], 1.0 / (double)mx_count(call->in[0]), 0, &dy));
+        MX_TRY(mx_apply_affine(v->out_grad[0], 1 / divisor, 0, &dy));
     }
     mx_status status = MX_OK;
     for (int i = 0; i < 2 && status == MX_OK; i++) {
@@ -119,8 +135,8 @@ static mx_tensor *plain_pair_loss(mx_terms *s, const mx_call *call)
         y = mx_term_one(s, call->op == &mx_op_mse_loss ? &mx_op_square : &mx_op_abs, d);
     if (attr->reduction == MX_REDUCE_NONE)
         return mx_term_cast(s, y, call->in[0]->dtype);
-    const mx_op *reduce = attr->reduction == MX_REDUCE_MEAN ? &mx_op_mean : &mx_op_sum;
-    return mx_term(s, reduce, MX_ATTRS(over_all), y, NULL, NULL);
+    y = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), y, NULL, NULL);
+    return mx_term_affine(s, y, 1 / divisor_of(call), 0);
 }
 
 #define REDUCTION                                                                                                      \
@@ -155,6 +171,7 @@ PAIR_LOSS(bce_with_logits,
 PAIR_LOSS(kl_div,
           "Kullback-Leibler divergence of log-probabilities x from the probabilities target: "
           "target (ln target - x)",
-          REDUCTION,
+          {"reduction", MX_ATTR_ENUM, offsetof(pair_loss_attr, reduction), MX_REDUCE_MEAN, divergence_reductions,
+           "mean or sum over all elements; batchmean: the sum divided by the first size; none: a loss for each"},
           {"log_target", MX_ATTR_BOOL, offsetof(pair_loss_attr, log_target), 0, NULL,
            "target holds log-probabilities"});

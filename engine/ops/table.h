@@ -88,6 +88,8 @@
     X(flip) X(roll) X(tile) X(expand) X(stack) X(pad) X(tril) X(triu) \
     /* order.c */ \
     X(sort) X(argsort) X(topk) X(cumsum) X(linear_scan) X(linear_scan_grad) \
+    /* fft.c */ \
+    X(fft) X(rfft) X(irfft) \
     /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \

@@ -282,8 +282,10 @@ function util.module(module, what)
             local is_ours = rawget(mx, key) or getmetatable(mx).functions[key]
             local near = names[1] or is_ours and "mx." .. key or util.nearest(tostring(key), util.sorted_keys(module))
             near = near and not near:find("^mx%.") and what .. "." .. near or near
-            error(("%s.%s does not exist; %smx.help() lists all names"):format(what, tostring(key),
-                near and ("did you mean %s? "):format(near) or ""), 2)
+            local all = util.sorted_keys(module)
+            local advice = near and ("did you mean %s?"):format(near) or
+                #all <= MOST_LISTED and "it has " .. table.concat(all, ", ") or "mx.help() lists all names"
+            error(("%s.%s does not exist; %s"):format(what, tostring(key), advice), 2)
         end,
     })
 end

@@ -444,7 +444,25 @@ local function systems(op)
     return op:find "solve" and { a, like(columns, dtype) } or { a }, op:find "solve" and { trans = chance(2) } or nil
 end
 
+local function transforms(op)
+    local shape, dtype, n = {}, pick { "f32", "f64" }, pick { 1, 2, 3, 6, 16, 45, 53, 106, 128 }
+    for d = 1, math.random(0, 2) do
+        shape[d] = pick { 0, 1, 3, 9 }
+    end
+    local with = op == "fft" and { inverse = chance(2) } or { n = chance(2) and n or nil }
+    if op == "rfft" then
+        with.frequencies = chance(3) and math.random(n // 2 + 1) or nil
+        with.n = with.frequencies and n or with.n
+    elseif op == "irfft" then
+        with = { n = chance(2) and n or nil, size = chance(3) and pick { 1, 7, 60 } or nil }
+    end
+    shape[#shape + 1] = op == "irfft" and n // 2 + 1 or op == "rfft" and chance(3) and pick { 1, 5, 70 } or n
+    local x = like(shape, dtype)
+    return { x, op ~= "rfft" and chance(2) and like(shape, dtype) or nil }, with
+end
+
 local recipes = {
+    fft = transforms, rfft = transforms, irfft = transforms,
     embedding_bag = bags, linalg_solve = systems, linalg_cholesky = systems, linalg_eigh = systems,
     linalg_qr = systems, linalg_svd = systems, linalg_slogdet = systems,
     max_pool1d = pooling, max_pool1d_grad = pooling, max_pool2d = pooling, max_pool2d_grad = pooling,

@@ -187,6 +187,10 @@ def loss_cases():
             case(f"kl_div.{name}", [logp, target], lambda a, b: F.kl_div(a, b, reduction=reduction), attrs)
             case(f"kl_div.log_{name}", [logp, np.log(target)],
                  lambda a, b: F.kl_div(a, b, reduction=reduction, log_target=True), {**attrs, "log_target": True})
+        if reduction == "sum":
+            log_p, p = np.log(uniform("batch q", 5, 37, low=0.05)), uniform("batch p", 5, 37, low=0.05)
+            case("kl_div.batchmean", [log_p, p], lambda a, b: F.kl_div(a, b, reduction="batchmean"),
+                 {"reduction": "batchmean"})
         labels = (normal("labels", 5, 37) > 0).astype(np.uint8)
         case(f"bce_with_logits.u8_{reduction}", [3 * normal("bx", 5, 37), labels],
              lambda a, b: F.binary_cross_entropy_with_logits(a, b.to(a.dtype), reduction=reduction), attrs)

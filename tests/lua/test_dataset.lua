@@ -138,9 +138,26 @@ function TestDataset.test_examples_outlive_steps()
     lu.assertEquals(sum, 2 * 40 * 41 / 2)
 end
 
+-- Numbers, tables of numbers and tensors of each example become the rows of tensors.
+function TestDataset.test_a_list_of_examples()
+    local list = {}
+    for i = 1, 5 do
+        list[i] = { x = { i, -i }, y = i, z = mx.full({ 1, 2 }, i / 2) }
+    end
+    local d = mx.data.dataset(list, { batch = 2, shuffle = false })
+    d:next()
+    local batch = d:next()
+    lu.assertEquals(batch.x:totable(), { { 3, -3 }, { 4, -4 } })
+    lu.assertEquals({ batch.y:dtype(), batch.y:totable() }, { "i32", { 3, 4 } })
+    lu.assertEquals(batch.z:totable(), { { { 1.5, 1.5 } }, { { 2, 2 } } })
+    refused({ "example 2 is a number" }, mx.data.dataset, { { x = 1 }, 2 })
+    refused({ "'x' has 2 rows, and 'y' has 1" }, mx.data.dataset, { { x = 1, y = 1 }, { x = 2 } })
+    refused({ "'x' of an example is a string" }, mx.data.dataset, { { x = "a" } })
+end
+
 function TestDataset.test_messages()
     local make, rows = mx.data.dataset, { x = mx.ones(3) }
-    refused({ "expected a table { name = tensor } or a function", "number" }, make, 3)
+    refused({ "expected a table { name = tensor }, a list of examples or a function", "number" }, make, 3)
     refused({ "'x' has 3 rows, and 'y' has 2" }, make, { x = mx.ones(3), y = mx.ones(2) })
     refused({ "'x' is number" }, make, { x = 3 })
     refused({ "without dimensions" }, make, { x = mx.tensor(3) })

@@ -18,7 +18,7 @@ local BF16_GRADIENT_BOUND = 2 ^ -6
 -- Each generator of tests/golden writes one of these files.
 local FILES = {
     "ops.h5", "ops_attention.h5", "ops_linear.h5", "ops_norms.h5", "ops_order.h5", "ops_moe.h5", "ops_pointwise.h5",
-    "ops_tables.h5",
+    "ops_tables.h5", "ops_fft.h5",
 }
 
 local cases, get = compare.packed_files(FILES)
@@ -258,6 +258,7 @@ end
 local NO_BF16 = {
     cast = "its cases name the dtypes",
     linalg_solve = "f32 and f64", linalg_cholesky = "f32 and f64", linalg_eigh = "f32 and f64",
+    fft = "f32 and f64", rfft = "f32 and f64", irfft = "f32 and f64",
     linalg_qr = "f32 and f64", linalg_svd = "f32 and f64", linalg_slogdet = "f32 and f64",
     adamw = "f32 state; the bf16 copy is checked above",
     sgd = "f32 state",

@@ -11,6 +11,7 @@ local DIFFERENCE_STEP, DIFFERENCE_BOUND = 1e-5, 1e-7
 
 local FILES = {
     "ops.h5", "ops_attention.h5", "ops_linear.h5", "ops_norms.h5", "ops_order.h5", "ops_pointwise.h5", "ops_tables.h5",
+    "ops_fft.h5",
 }
 
 -- Those that take floats, but not f64, in the words of their messages.
@@ -228,7 +229,7 @@ function TestOpsInF64.test_zz_what_computes()
         .. "log_softmax attention cross_entropy var std norm logsumexp sort argsort topk conv1d conv2d avg_pool1d "
         .. "avg_pool2d max_pool1d max_pool2d rope embedding embedding_bag linalg_solve linalg_cholesky linalg_eigh "
         .. "linalg_qr linalg_svd linalg_slogdet tan asin acos atan sinh cosh asinh acosh atanh atan2 "
-        .. "remainder fmod"):gmatch "%S+" do
+        .. "remainder fmod fft rfft irfft"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end
 end

@@ -129,6 +129,36 @@ function TestOptions.test_rate()
         .. "scale", mx.optim.sgd, {}, { groups = { { lr = 1 } } })
 end
 
+-- In a file between, too: an optimizer with the state continues as the one that it was taken from.
+function TestOptions.test_a_state_continues()
+    local file = os.tmpname()
+    for _, kind in ipairs { "adamw", "sgd", "lion", "adafactor", "muon" } do
+        local options = { learning_rate = function(step) return step / 100 end }
+        local whole, parts = parameters(), parameters()
+        local optimizer = mx.optim[kind](parts, options)
+        steps(mx.optim[kind](whole, options), 1, 10)
+        steps(optimizer, 1, 4)
+        mx.save(file, optimizer:state_dict())
+        optimizer = mx.optim[kind](parts, options)
+        optimizer:load_state_dict(mx.load(file))
+        steps(optimizer, 5, 10)
+        for _, name in ipairs(NAMES) do
+            lu.assertTrue(compare.identical(whole[name]:detach(), parts[name]:detach()), kind .. " " .. name)
+        end
+    end
+    os.remove(file)
+    local adamw = mx.optim.adamw(parameters())
+    local function refused(words, state)
+        lu.assertErrorMsgContains(words, adamw.load_state_dict, adamw, state)
+    end
+    refused("the state is that of sgd, this optimizer is adamw", mx.optim.sgd(parameters()):state_dict())
+    refused("the state is that of a number", 3)
+    refused("is missing in the state", { kind = "adamw", steps = 1, moments = {} })
+    local other = mx.optim.adamw { matrix = mx.ones(1) }:state_dict()
+    other.moments.vector, other.moments.wide = adamw:state_dict().moments.vector, adamw:state_dict().moments.wide
+    refused("'m' of 'matrix' is 1 in the state; expected", other)
+end
+
 -- A loss of other parameters, or a step before backward.
 function TestOptions.test_a_step_without_gradients_is_an_error()
     local optimizer = mx.optim.sgd(parameters())

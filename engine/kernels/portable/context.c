@@ -9,6 +9,7 @@ const mx_kernels mx_kernels_portable = {
     .classes = &mx_classes_portable,
     .random = &mx_random_portable,
     .draws = &mx_draws_portable,
+    .fft = &mx_fft_portable,
     .marks = &mx_marks_portable,
     .reduce = &mx_reduce_portable,
     .slopes = &mx_slopes_portable,

@@ -10,6 +10,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .classes = &MX_SIMD_NAME(mx_classes),
     .random = &MX_SIMD_NAME(mx_random),
     .draws = &MX_SIMD_NAME(mx_draws),
+    .fft = &MX_SIMD_NAME(mx_fft),
     .marks = &MX_SIMD_NAME(mx_marks),
     .reduce = &MX_SIMD_NAME(mx_reduce),
     .slopes = &MX_SIMD_NAME(mx_slopes),

@@ -559,4 +559,4 @@ function checkpoint.load_path(path, o, say)
     return checkpoint.load_newest(path, o, say)
 end
 
-return checkpoint
+return util.module(checkpoint, "mx.checkpoint")

@@ -102,13 +102,16 @@ local function start_iterator(self)
     end
 end
 
--- A field of several examples as one tensor: (...) each -> (B, ...).
+-- A field of several examples as one tensor: (...) each -> (B, ...). Tables of numbers become f32.
 local function stack(name, values)
     local first = values[1]
     if type(first) == "number" then
         return mx.tensor(values, math.type(first) == "integer" and "i32" or "f32")
+    elseif type(first) == "table" then
+        return mx.tensor(values)
     elseif type(first) ~= "userdata" then
-        error(("mx.data.dataset: '%s' of an example is %s; expected a tensor or a number"):format(name, type(first)), 0)
+        error(("mx.data.dataset: '%s' of an example is a %s; expected a tensor, a number or a table of numbers"):format(
+            name, type(first)), 0)
     end
     local sizes = first:size()
     table.insert(sizes, 1, #values)
@@ -117,6 +120,25 @@ local function stack(name, values)
         mx.write_slice(out, value:detach():unsqueeze { dim = 1 }, { dim = 1, start = i })
     end
     return out
+end
+
+-- A list of examples as tensors with an example in each row.
+local function columns_of(examples)
+    local lists, tensors = {}, {}
+    for i, example in ipairs(examples) do
+        if type(example) ~= "table" then
+            error(("mx.data.dataset: example %d is a %s; expected a table { name = tensor or number }"):format(i,
+                type(example)), 0)
+        end
+        for name, value in pairs(example) do
+            lists[name] = lists[name] or {}
+            table.insert(lists[name], value)
+        end
+    end
+    for name, values in util.sorted_pairs(lists) do
+        tensors[name] = stack(name, values):keep()
+    end
+    return tensors
 end
 
 -- The next `count` examples of this rank from the next `all` of the epoch, of which its own begin at `first` (from 0);
@@ -238,8 +260,9 @@ function Dataset:describe()
 end
 
 --- Makes a dataset.
----@param source table|function tensors by name with an example in each row; or a function that is called with the
----       number of the epoch, from 1, and returns an iterator over examples { name = tensor or number }
+---@param source table|function tensors by name with an example in each row; a list of examples { name = tensor, number
+---       or table of numbers }; or a function that is called with the number of the epoch, from 1, and returns an
+---       iterator over examples
 ---@param options? {batch: integer, shuffle: boolean, seed: integer, shard: boolean, drop_last: boolean, buffer:
 ---       integer} batch: examples of each rank (default 32); shuffle: default true; shard: ranks get different examples
 ---       (default true); drop_last: leave out the examples at the end of an epoch that make no full batch on all ranks
@@ -260,6 +283,7 @@ function dataset.dataset(source, options)
     elseif type(source) == "function" then
         self.examples = source
     elseif type(source) == "table" then
+        source = #source > 0 and columns_of(source) or source
         self.tensors, self.n = source, count_rows(source)
         local all = o.batch * (o.shard and mx.ranks() or 1)
         if o.drop_last and self.n < all then
@@ -267,8 +291,8 @@ function dataset.dataset(source, options)
                 mx.ranks(), mx.ranks() == 1 and "" or "s"), 2)
         end
     else
-        error("mx.data.dataset: expected a table { name = tensor } or a function that returns an iterator, got "
-            .. type(source), 2)
+        error("mx.data.dataset: expected a table { name = tensor }, a list of examples or a function that returns an "
+            .. "iterator, got " .. type(source), 2)
     end
     return self
 end

@@ -402,4 +402,4 @@ function Data:waited()
     return seconds
 end
 
-return data
+return util.module(data, "mx.data")

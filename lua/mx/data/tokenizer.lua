@@ -287,4 +287,4 @@ function Tokenizer:piece(id)
     return self.core:piece(id)
 end
 
-return tokenizer
+return util.module(tokenizer, "mx.tokenizer")

@@ -181,18 +181,35 @@ x --> {{5, 0}, {0, 0}}]] },
             "with u = mx.rand(sizes): exponential `-mx.log1p(-u)`, geometric `mx.ceil(mx.log1p(-u) / math.log(1 - "
             .. "p))`, Cauchy `mx.tan(math.pi * (u - 0.5))`, Gumbel `-mx.log(-mx.log(u))`; random_ is "
             .. "mx.randint", code = [[mx.all((-mx.log1p(-mx.rand(100))):ge(0)):item() --> 1]] },
-        { "fft.rfft, fft.irfft, fft.fft, fft.ifft, stft, istft, fft.fft2, fft.ifft2, fft.rfft2, fft.fftn, fft.ifftn, "
-            .. "fft.fftfreq, fft.fftshift, fft.hfft", "products with the matrices of cosines and sines: n^2 / 2 "
-            .. "multiplications a sequence, on the rows of x (..., n); with gradients", code = [[
-local n, x = 6, mx.tensor { { 1, 2, 3, 4, 5, 9 }, { 2, 1, 0, 3, 1, 3 } }
-local k, t = mx.arange(n // 2 + 1, "i32"), mx.arange(n, "i32"):view(-1, 1)
-local angles = mx.remainder(t * k, n):to("f32") * (2 * math.pi / n) -- (n, n / 2 + 1); small, so that they stay exact
-local re, im = mx.matmul(x, angles:cos()), -mx.matmul(x, angles:sin()) -- fft.rfft(x)
-re --> {{24, -1.5, -4.5, -6}, {10, 0.5, 2.5, -4}}
-local twice = mx.where((k * 2):remainder(n):eq(0), 1, 2):to("f32") / n -- each but the first, and the last if n is even
-local back = mx.matmul(re * twice, angles:cos(), { trans_b = true })
-back = back - mx.matmul(im * twice, angles:sin(), { trans_b = true }) -- fft.irfft of re and im
-back:round() --> {{1, 2, 3, 4, 5, 9}, {2, 1, 0, 3, 1, 3}}]] },
+        { "fft.rfft2, fft.irfft2, fft.fft2, fft.ifft2, fft.fftn, fft.ifftn, fft.rfftn, fft.irfftn",
+            "mx.rfft of rows, then mx.fft of columns; backwards mx.fft with inverse, then mx.irfft", code = [[
+local x = mx.tensor { { 1, 2 }, { 3, 4 } }
+local re, im = mx.rfft(x)
+re, im = mx.fft(re:transpose { dim1 = -2, dim2 = -1 }, im:transpose { dim1 = -2, dim2 = -1 }) -- columns are rows here
+re --> {{10, -4}, {-2, 0}}]] },
+        { "fft.fftfreq, fft.rfftfreq, fft.fftshift, fft.ifftshift",
+            "frequency k of rows of n elements is `k / n`, and those above n / 2 are negative; mx.roll shifts",
+            code = [[
+local n = 4
+mx.arange(n // 2 + 1) / n --> {0, 0.25, 0.5}
+mx.roll(mx.arange(n), { shift = n // 2, dim = 1 }) --> {2, 3, 0, 1}]] },
+        { "stft, istft, spectrogram", "mx.rfft of windows by mx.unfold; back, windows are added up by mx.scatter_add",
+            code = [[
+local x, n = mx.sin(mx.arange(64) * (math.pi / 4)), 16
+local window = (1 - mx.cos(mx.arange(n) * (2 * math.pi / n))) / 2
+local re, im = mx.rfft(mx.unfold(x, { size = n, step = 8 }) * window)
+local power = re * re + im * im
+power:size() --> {7, 9}
+power:argmax { dim = 2 } --> {2, 2, 2, 2, 2, 2, 2}]] },
+        { "fftconv, signal.fftconvolve, fftconvolve, long convolution, Hyena", "products of mx.rfft, back by mx.irfft: "
+            .. "see the example of mx.irfft; short kernels are faster by mx.conv1d",
+            code = [[mx.conv1d(mx.ones(1, 1, 4), mx.ones(1, 1, 3), { padding = "causal" }) --> {{{1, 2, 3, 3}}}]] },
+        { "fft.hfft, fft.ihfft, dct, mdct", "by mx.fft and mx.rfft: a DCT is the real part of rows that are mirrored",
+            code = [[
+local x, n = mx.tensor { 1, 2, 4 }, 3
+local re, im = mx.rfft(mx.concat(x, mx.flip(x, { dim = 1 }), { dim = 1 }), { frequencies = n })
+local turn = mx.arange(n) * (math.pi / (2 * n))
+(re * turn:cos() + im * turn:sin()):mul(100):round() --> {1400, -520, 100}]] },
         { "nn.Conv3d, F.conv3d", "a sum of mx.conv2d over the depth of the kernel; a stride and padding of depth are "
             .. "a step of the slice and mx.pad", code = [[
 local function conv3d(x, w, options) -- x (N, C, D, H, W), w (K, C, kD, kH, kW); options of mx.conv2d, for H and W

@@ -176,6 +176,27 @@ mx.linear_scan(0.9, mx.tensor { 1, 1, 1 }, { dim = 1, reverse = true }) --> {2.7
         { "linear_scan_grad", code = [[
 mx.linear_scan_grad(mx.tensor { 1, 2, 3 }, mx.tensor { 4, 5, 6 }, { dim = 1 }) --> {0, 5, 12}]] },
     },
+    { title = "Fourier transforms",
+        { "rfft", torch = "fft.rfft", code = [[
+local re, im = mx.rfft(mx.tensor { 1, 2, 3, 4 })
+re --> {10, -2, -2}
+im --> {0, 2, 0}
+mx.rfft(mx.randn(8, 100), { frequencies = 16 }):size() --> {8, 16}]] },
+        { "irfft", torch = "fft.irfft", code = [[
+local re, im = mx.rfft(mx.tensor { 1, 2, 3 })
+mx.irfft(re, im, { n = 3 }):round() --> {1, 2, 3}
+-- the long convolution of S4 and Hyena: y[t] is the sum of k[j] x[t - j]; rows of n elements need transforms of 2 n
+local x, k, n = mx.tensor { { 1, 2, 3 }, { 0, 1, 0 } }, mx.tensor { 1, 10, 100 }, 3
+local xr, xi = mx.rfft(x, { n = 2 * n })
+local kr, ki = mx.rfft(k, { n = 2 * n })
+local y = mx.irfft(xr * kr - xi * ki, xr * ki + xi * kr, { n = 2 * n, size = n })
+y:round() --> {{1, 12, 123}, {0, 1, 10}}]] },
+        { "fft", torch = "fft.fft, fft.ifft", code = [[
+local re, im = mx.fft(mx.tensor { 1, 2 }, mx.tensor { 0, 1 })
+re --> {3, -1}
+im --> {1, -1}
+mx.fft(re, im, { inverse = true }) --> {1, 2}, {0, 1}]] },
+    },
     { title = "Products",
         { "matmul", torch = "matmul, mm, bmm, mv, dot, addmm, F.linear", code = [[
 local a, b = mx.tensor { { 1, 2 }, { 3, 4 } }, mx.tensor { { 1, 0 }, { 1, 1 } }

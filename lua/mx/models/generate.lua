@@ -328,4 +328,4 @@ function generate.text(model, prompt, tokenizer, o, ends, write)
     write(stream:finish())
 end
 
-return generate
+return util.module(generate, "mx.generate")

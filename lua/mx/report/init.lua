@@ -465,4 +465,4 @@ function report.repro(d)
     return page.document("Published and simulated MFU", parts)
 end
 
-return report
+return util.module(report, "mx.report")

@@ -587,4 +587,4 @@ function Run:finish()
     return summary
 end
 
-return run
+return util.module(run, "mx.run")

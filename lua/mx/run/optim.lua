@@ -266,6 +266,52 @@ function Optimizer:rate(step)
     return type(rate) == "function" and rate(step or self.steps + 1) or rate
 end
 
+local function want_alone(self, what)
+    if self.parallel ~= mx.parallel.alone then
+        error(("optimizer:%s(): each rank of this mesh has a part of the state; mx.checkpoint saves and loads it")
+            :format(what), 3)
+    end
+end
+
+--- A copy of the moments and the number of steps, for mx.save or load_state_dict. Not collective.
+---@return table
+function Optimizer:state_dict()
+    want_alone(self, "state_dict")
+    local moments = {}
+    for name, state in util.sorted_pairs(self.state) do
+        moments[name] = {}
+        for moment, t in util.sorted_pairs(state) do
+            moments[name][moment] = t:clone()
+        end
+    end
+    return { kind = self.kind, steps = self.steps, moments = moments }
+end
+
+--- Continues from a state of state_dict of an optimizer of the same kind and parameters. Options stay as they are.
+---@param state table
+function Optimizer:load_state_dict(state)
+    want_alone(self, "load_state_dict")
+    if type(state) ~= "table" or state.kind ~= self.kind or not math.tointeger(state.steps) then
+        error(("optimizer:load_state_dict(): the state is that of %s, this optimizer is %s"):format(
+            type(state) == "table" and tostring(state.kind) or "a " .. type(state), self.kind), 2)
+    end
+    for name, own in util.sorted_pairs(self.state) do
+        for moment, t in util.sorted_pairs(own) do
+            local given = (state.moments[name] or {})[moment]
+            if not given or table.concat(given:size(), " x ") ~= table.concat(t:size(), " x ") then
+                error(("optimizer:load_state_dict(): '%s' of '%s' is %s in the state; expected %s"):format(moment, name,
+                    given and table.concat(given:size(), " x ") or "missing", table.concat(t:size(), " x ")), 2)
+            end
+        end
+    end
+    for name, own in util.sorted_pairs(self.state) do
+        for moment, t in util.sorted_pairs(own) do
+            mx.copy(t, state.moments[name][moment])
+        end
+    end
+    self.steps = math.tointeger(state.steps)
+end
+
 --- Discards the accumulated gradients; step() does so, too. Not collective.
 function Optimizer:zero_grad()
     for _, t in util.sorted_pairs(self.params) do

@@ -113,4 +113,4 @@ function EventFile:close()
     self.file:close()
 end
 
-return tensorboard
+return util.module(tensorboard, "mx.tensorboard")

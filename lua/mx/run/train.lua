@@ -275,4 +275,4 @@ function train.save(config, model, path)
     return path
 end
 
-return train
+return util.module(train, "mx.train")

@@ -515,4 +515,4 @@ end
 --- mx.weights.save(model, folder, options): see save.lua.
 weights.save = require "mx.weights.save"
 
-return weights
+return util.module(weights, "mx.weights")

@@ -246,8 +246,40 @@ static bool spread_all(const gradient *g, int64_t items, int64_t each, float *sc
     return outside == 0;
 }
 
+/* Straight from planes to planes, in parts of whole rows, or of rows that are long. */
+static bool unfold_all(const mx_conv *c, const mx_windows *w, mx_array dy, const int32_t *at, mx_array dx)
+{
+    enum { LONG = 4096, BYTES = 4096 };
+    const int64_t planes = c->batch * c->channels_in, width = c->in[1], across = mx_max(width / LONG, 1);
+    const int64_t row_bytes = width * (int64_t)mx_dtype_bytes(dx.dtype);
+    const int64_t rows = mx_min(mx_max(BYTES / (at ? width * 4 : row_bytes), 8), c->in[0]),
+                  parts = mx_ceil_div(c->in[0], rows) * across;
+    const bool stream = mx_should_stream(planes * c->in[0] * row_bytes);
+    const mx_fold f = {*w, 1.0f / (float)(c->kernel[0] * c->kernel[1]),
+                       stream && ((uintptr_t)dx.data | (uintptr_t)row_bytes) % 64 == 0};
+    int outside = 0;
+#pragma omp parallel reduction(+ : outside)
+    {
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < planes * parts; item++) {
+            int64_t plane = item / parts, i = item % parts / across * rows, j = item % across * LONG;
+            const mx_tile tile = {i, mx_min(i + rows, c->in[0]), j, item % across == across - 1 ? width : j + LONG};
+            int64_t from = plane * mx_conv_positions(c);
+            outside += !mx_kernels_current()->windows->unfold(&f, &tile, mx_conv_part(dy, from), at ? at + from : NULL,
+                                                              mx_conv_part(dx, plane * mx_conv_pixels(c)));
+        }
+        _mm_sfence(); /* of what was streamed */
+    }
+    return outside == 0;
+}
+
 static mx_status run_gradient(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx, bool *inside)
 {
+    mx_windows windows = mx_conv_windows(c);
+    if (mx_can_unfold(&windows) && c->dilation[0] * c->dilation[1] == 1 && dy.dtype == dx.dtype) {
+        *inside = unfold_all(c, &windows, dy, at, dx);
+        return MX_OK;
+    }
     gradient g = {.dy = dy, .dx = dx, .at = at};
     int64_t planes = c->batch * c->channels_in;
     g.s = (mx_spreading){.in = {c->in[0], c->in[1]},

@@ -41,6 +41,11 @@ bool mx_can_fold(const mx_windows *w)
     return mx_kernels_current()->windows->fold && rows && (two || three) && w->in[1] >= step * w->out[1];
 }
 
+bool mx_can_unfold(const mx_windows *w)
+{
+    return mx_can_fold(w) && w->in[1] == w->stride[1] * w->out[1] && w->in[1] >= MX_FOLD_COLUMNS;
+}
+
 static void set_outside(float *to, int64_t n, float outside)
 {
     for (int64_t i = 0; i < n; i++)

@@ -64,8 +64,8 @@ bool mx_fill_rows(const mx_row_copy *c, mx_array plane, int64_t height, int64_t 
  * stride[0] * row floats behind. */
 int64_t mx_tile_at(const mx_tiling *t, int64_t d, int64_t e);
 
-/* Maxima, or if `scale` is not 0 means, over windows of planes that are read where they are. stream: results past the
- * caches, which then begin cache lines with each row, until a store fence. */
+/* Maxima, or if `scale` is not 0 means, over windows of planes that are read where they are, or their gradients.
+ * stream: results past the caches, which then begin cache lines with each row, until a store fence. */
 typedef struct mx_fold {
     mx_windows w;
     float scale;
@@ -77,6 +77,9 @@ enum { MX_FOLD_COLUMNS = 32 }; /* the fewest results in a row of a tile */
 /* Whether the path in use can do so, if windows have no gaps: they have 2 columns and are two apart, or 3 columns
  * around each or every second one, and they have one row or as many, as far apart. */
 bool mx_can_fold(const mx_windows *w);
+
+/* The same for the gradient of such windows. */
+bool mx_can_unfold(const mx_windows *w);
 
 /* Whether each row of results of that dtype, and each row of places (NULL: none), begins a cache line. */
 static inline bool mx_lines_begin(const mx_windows *w, mx_array y, const int32_t *place)
@@ -96,7 +99,7 @@ enum { MX_ROW_SPAN = 64 }; /* the most */
 /* The gradient of pooling: row y of x meets rows i of dy with 0 <= y + before - i stride[0] < size. Its columns are
  * sorted by their remainder r by stride[1]: the q-th with it meets columns q + shift[r span + t] of dy, t < taps[r],
  * which descend. The gradient is `scale` times the sum of these elements of dy, as far as they exist and have the place
- * of the element of x. */
+ * of the element of x: sums of each row of dy are added. */
 typedef struct mx_spreading {
     int64_t in[2], out[2], stride[2]; /* in: of x, out: of dy */
     int64_t before, size;             /* of rows: padding and window */
@@ -164,6 +167,10 @@ typedef struct mx_window_paths {
      * place is outside of the plane. */
     bool (*spread)(const mx_spreading *s, const mx_spread_part *part, mx_array dy, const int32_t *places, float *y,
                    float *scratch);
+    /* The gradient of maxima or means (places: NULL) for a tile of a plane of dx, of at least MX_FOLD_COLUMNS columns,
+     * from the planes of dy, of the same dtype, and of places. Returns false if a place that it meets is outside of the
+     * plane. NULL: the path has no such loop. */
+    bool (*unfold)(const mx_fold *f, const mx_tile *tile, mx_array dy, const int32_t *places, mx_array dx);
 } mx_window_paths;
 
 #endif

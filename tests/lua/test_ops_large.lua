@@ -417,6 +417,12 @@ for name, case in pairs {
     folded_max_apart = { { 2, 3, 45, 98 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool2d" },
     folded_max_streamed = { { 1, 520, 64, 64 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
     folded_max_of_rows = { { 5, 2, 9002 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool1d" },
+    unfolded_max = { { 2, 3, 45, 132 }, nil, { size = 2 }, "max_pool2d" },
+    unfolded_max_without_padded_rows = {
+        { 2, 2, 29, 36 }, nil, { size = 3, stride = 1, padding = { 0, 1 } }, "max_pool2d",
+    },
+    unfolded_mean = { { 2, 3, 45, 132 }, nil, { size = 2 }, "avg_pool2d" },
+    unfolded_mean_apart = { { 1, 2, 30, 5002 }, nil, { size = 3, stride = 2, padding = 1 }, "avg_pool2d" },
     folded_mean = { { 2, 3, 45, 131 }, nil, { size = 2 }, "avg_pool2d" },
     folded_mean_around = { { 2, 3, 21, 33 }, nil, { size = 3, stride = 1, padding = 1 }, "avg_pool2d" },
     folded_mean_apart = { { 2, 3, 45, 98 }, nil, { size = 3, stride = 2, padding = 1 }, "avg_pool2d" },
@@ -451,6 +457,35 @@ for name, case in pairs {
                 end
             end
         end)
+    end
+end
+
+-- Sums of at most nine elements in one order, for sizes whose windows are read where they are; 0 is never -0.
+function TestWindows.test_gradients_of_pooling_have_the_same_bits_on_all_paths()
+    local shapes = {
+        { { 3, 1, 45, 132 }, { size = 2 } }, { { 2, 1, 46, 98 }, { size = 3, stride = 2, padding = 1 } },
+        { { 2, 1, 45, 97 }, { size = 3, stride = 1, padding = 1 } },
+        { { 2, 1, 45, 64 }, { size = 3, stride = 1, padding = { 0, 1 } } },
+        { { 2, 1, 45, 64 }, { size = { 1, 3 }, stride = 1, padding = { 0, 1 } } },
+        { { 2, 1, 31, 9000 }, { size = 3, stride = 2, padding = { 0, 1 } } },
+        { { 2, 1, 31, 60 }, { size = 4, stride = 3, padding = { 2, 1 } } },
+    }
+    for i, shape in ipairs(shapes) do
+        local size, options = table.unpack(shape)
+        for _, name in ipairs { "max_pool2d", "avg_pool2d" } do
+            for _, dtype in ipairs { "f32", "bf16" } do
+                local expected
+                compare.on_each_isa(function(isa)
+                    local x = mx.randn(size, { seed = i }):to(dtype):requires_grad()
+                    local y = mx[name](x, options)
+                    local dy = mx.randn(y:size(), { seed = i + 20 })
+                    mx.backward(y, (dy * mx.gt(dy, -0.2)):to(dtype)) -- many are -0
+                    local bits = mx.to_bytes(x:grad())
+                    expected = expected or bits
+                    lu.assertTrue(bits == expected, ("%s of %s, %s, shape %d"):format(name, dtype, isa, i))
+                end)
+            end
+        end
     end
 end
 

@@ -52,12 +52,15 @@ static float spread_to(const mx_spreading *s, int64_t y, int64_t x, mx_array dy,
 {
     int64_t r = x % s->stride[1], n = s->out[1];
     float sum = 0;
-    for (int64_t i = mx_spreading_low(s, y); i < mx_spreading_high(s, y); i++)
+    for (int64_t i = mx_spreading_low(s, y); i < mx_spreading_high(s, y); i++) {
+        float of_row = 0;
         for (int64_t t = 0; t < s->taps[r]; t++) {
             int64_t j = x / s->stride[1] + s->shift[r * s->span + t];
             if (j >= 0 && j < n && (!places || places[i * n + j] == y * s->in[1] + x))
-                sum += mx_get_float(dy.data, i * n + j, dy.dtype);
+                of_row += mx_get_float(dy.data, i * n + j, dy.dtype);
         }
+        sum += of_row;
+    }
     return sum * s->scale;
 }
 
@@ -77,4 +80,4 @@ static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array d
     return inside;
 }
 
-const mx_window_paths mx_windows_portable = {weigh, NULL, NULL, dots, NULL, NULL, fill, put, spread};
+const mx_window_paths mx_windows_portable = {weigh, NULL, NULL, dots, NULL, NULL, fill, put, spread, NULL};

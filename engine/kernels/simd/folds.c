@@ -234,4 +234,167 @@ bool MX_SIMD_NAME(mx_fold)(const mx_fold *f, const mx_tile *tile, mx_array x, mx
     return place ? fold_kind(PLACES, f, tile, x, y.data, place) : fold_kind(MAXIMA, f, tile, x, y.data, NULL);
 }
 
+/* ---- gradients ---- */
+
+/* How many windows of one row an element of dx meets, in vector v of two: they are neighbours, or with windows two
+ * columns apart the even columns and the odd ones. */
+MX_INLINE int windows_met(const int wide, const int step, const int v)
+{
+    return wide == 2 || (step == 2 && v == 0) ? 1 : step == 2 ? 2 : 3;
+}
+
+/* Of the windows that two vectors meet in a row: elements of dy and places, from the last window to the first one. */
+typedef struct met {
+    vf dy[2][3];
+    vi place[2][3];
+} met;
+
+MX_INLINE vf load_masked(const void *row, int64_t i, vm mask, const bool bf16)
+{
+    return bf16 ? vf_from_bf16(_mm256_maskz_loadu_epi16(mask, (const mx_bf16 *)row + i))
+                : _mm512_maskz_loadu_ps(mask, (const float *)row + i);
+}
+
+/* From the window of the first column on. first, last: the lanes of vectors that begin with the window before it, or
+ * end with the one behind the last column's, that exist; others have 0. */
+MX_INLINE met met_in_row(const bool chosen, const int wide, const int step, const bool bf16, const void *dy,
+                         const int32_t *place, vm first, vm last)
+{
+    met m;
+    for (int v = 0; v < 2; v++) {
+        const int windows = windows_met(wide, step, v);
+        for (int u = 0; u < windows; u++) {
+            const int64_t j = (step == 1 ? v * VL : 0) + windows / 2 - u;
+            const bool left = step == 1 && v == 0 && u == 2, right = v == 1 && u == 0 && windows > 1;
+            const vm mask = left ? first : last;
+            m.dy[v][u] = left || right ? load_masked(dy, j, mask, bf16) : row_load(dy, j, bf16);
+            if (chosen)
+                m.place[v][u] = left || right ? vf_bits(load_masked(place, j, mask, false)) : vi_load(place + j);
+        }
+    }
+    return m;
+}
+
+/* The sums of dy in a row of windows; `chosen`: where the place is that of the element of dx, `here`. Zeros are added
+ * by the multipliers, since comparing keeps the adders busy. */
+MX_INLINE void sum_met(const bool chosen, const int wide, const int step, const met *m, const vi here[2], vf sum[2])
+{
+    for (int v = 0; v < 2; v++)
+        for (int u = 0; u < windows_met(wide, step, v); u++) {
+            const vf dy = m->dy[v][u];
+            if (!chosen) {
+                sum[v] = u == 0 ? dy : _mm512_add_ps(sum[v], dy);
+                continue;
+            }
+            const vm mask = _mm512_cmpeq_epi32_mask(m->place[v][u], here[v]);
+            sum[v] = u == 0 ? _mm512_maskz_fmadd_ps(mask, dy, vf_set1(1), vf_zero())
+                            : _mm512_mask3_fmadd_ps(dy, vf_set1(1), sum[v], mask);
+        }
+}
+
+/* Stores 2 VL columns of a row, if it belongs to the tile. */
+MX_INLINE void put_row(const bool chosen, const int step, const bool bf16, const mx_fold *f, const mx_tile *tile,
+                       int64_t row, int64_t column, const vf sum[2], char *dx)
+{
+    vf v[2] = {sum[0], sum[1]};
+    if (row < tile->i0 || row >= tile->i1)
+        return;
+    for (int u = 0; u < 2 && !chosen; u++)
+        v[u] = vf_fma(sum[u], vf_set1(f->scale), vf_zero()); /* a sum that starts from 0 is not -0 */
+    put_block(v, dx + (row * f->w.in[1] + column) * (bf16 ? 2 : 4), bf16, step == 2, f->stream);
+}
+
+/* 2 VL columns of a tile's rows, which meet windows of rows low to before end. Row `row` + d of dx, d < high, meets the
+ * next row of windows; its sum so far is sum[d]. *next: an element of dy that goes on with the order in memory, for
+ * what is asked for ahead. Returns the greatest of `most` and of places. */
+MX_INLINE vi unfold_block(const bool chosen, const int wide, const int step, const int high, const int down,
+                          const bool bf16, const mx_fold *f, const mx_tile *tile, int64_t low, int64_t end,
+                          int64_t column, const char *dy, const int32_t *place, char *dx, vi most, int64_t *next)
+{
+    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const mx_windows *w = &f->w;
+    const vi lanes = vi_mullo(vi_load(numbers), vi_set1(step)), second = vi_set1(step == 2 ? 1 : VL);
+    const vm first = (vm)(0xffffu << (column == 0)), last = 0xffffu >> (column + SPAN == w->in[1]);
+    int64_t row = low * down + (high == 1 ? 0 : w->least[0]);
+    vf sum[3][2];
+    for (int d = 0; d < 3; d++)
+        sum[d][0] = sum[d][1] = vf_zero();
+    for (int64_t i = low; i < end; i++, row += down) {
+        const int64_t from = i * w->out[1] + column / step;
+        const met m =
+            met_in_row(chosen, wide, step, bf16, dy + from * (bf16 ? 2 : 4), chosen ? place + from : NULL, first, last);
+        prefetch_ahead(dy + *next * (bf16 ? 2 : 4), SPAN / step * (bf16 ? 2 : 4));
+        if (chosen)
+            prefetch_ahead(place + *next, SPAN / step * 4);
+        *next += SPAN / step;
+        vi here = vi_add(lanes, vi_set1((int32_t)(row * w->in[1] + column)));
+        if (chosen)
+            most = _mm512_max_epu32(most, step == 2 ? m.place[0][0] : _mm512_max_epu32(m.place[0][1], m.place[1][1]));
+#pragma GCC unroll 3
+        for (int d = 0; d < high; d++) {
+            const vi places[2] = {here, vi_add(here, second)};
+            vf more[2];
+            sum_met(chosen, wide, step, &m, places, more);
+            here = vi_add(here, vi_set1((int32_t)w->in[1]));
+            for (int v = 0; v < 2; v++)
+                sum[d][v] = d < high - down ? _mm512_add_ps(sum[d][v], more[v]) : more[v];
+            if (d < down)
+                put_row(chosen, step, bf16, f, tile, row + d, column, sum[d], dx);
+        }
+#pragma GCC unroll 3
+        for (int d = 0; d < high - down; d++)
+            for (int v = 0; v < 2; v++)
+                sum[d][v] = sum[d + down][v];
+    }
+#pragma GCC unroll 3
+    for (int d = 0; d < high - down; d++)
+        put_row(chosen, step, bf16, f, tile, row++, column, sum[d], dx);
+    const vf none[2] = {vf_zero(), vf_zero()};
+    for (; high > 1 && row < tile->i1; row++) /* which no window meets */
+        put_row(chosen, step, bf16, f, tile, row, column, none, dx);
+    return most;
+}
+
+MX_INLINE bool unfold_as(const bool chosen, const int wide, const int step, const int high, const int down,
+                         const bool bf16, const mx_fold *f, const mx_tile *tile, const char *dy, const int32_t *place,
+                         char *dx)
+{
+    const mx_windows *w = &f->w;
+    const int64_t n = tile->j1 - tile->j0, before = -w->least[0], pixels = w->in[0] * w->in[1];
+    const int64_t low = mx_max((tile->i0 + before - high + down) / down, 0);
+    const int64_t end = mx_min((tile->i1 - 1 + before) / down + 1, w->out[0]);
+    int64_t next = low * w->out[1];
+    vi most = vi_set1(0);
+    /* Rows one after the other if no two have windows in common. */
+    for (int64_t i = high == 1 ? tile->i0 : tile->i1 - 1; i < tile->i1; i++)
+        for (int64_t block = 0; block < n; block += SPAN)
+            most = unfold_block(chosen, wide, step, high, down, bf16, f, tile, high == 1 ? i : low,
+                                high == 1 ? i + 1 : end, tile->j0 + (block + SPAN <= n ? block : n - SPAN), dy, place,
+                                dx, most, &next);
+    return !chosen || _mm512_cmplt_epu32_mask(most, vi_set1((int32_t)pixels)) == 0xffff;
+}
+
+MX_INLINE bool unfold_dtype(const bool chosen, const bool bf16, const mx_fold *f, const mx_tile *tile, const void *dy,
+                            const int32_t *place, char *dx)
+{
+    const bool single = f->w.most[0] == f->w.least[0];
+    if (f->w.most[1] - f->w.least[1] == 1)
+        return single ? unfold_as(chosen, 2, 2, 1, 1, bf16, f, tile, dy, place, dx)
+                      : unfold_as(chosen, 2, 2, 2, 2, bf16, f, tile, dy, place, dx);
+    if (f->w.stride[1] == 1)
+        return single ? unfold_as(chosen, 3, 1, 1, 1, bf16, f, tile, dy, place, dx)
+                      : unfold_as(chosen, 3, 1, 3, 1, bf16, f, tile, dy, place, dx);
+    return single ? unfold_as(chosen, 3, 2, 1, 1, bf16, f, tile, dy, place, dx)
+                  : unfold_as(chosen, 3, 2, 3, 2, bf16, f, tile, dy, place, dx);
+}
+
+bool MX_SIMD_NAME(mx_unfold)(const mx_fold *f, const mx_tile *tile, mx_array dy, const int32_t *place, mx_array dx)
+{
+    if (mx_is_bf16(dy.dtype))
+        return place ? unfold_dtype(true, true, f, tile, dy.data, place, dx.data)
+                     : unfold_dtype(false, true, f, tile, dy.data, NULL, dx.data);
+    return place ? unfold_dtype(true, false, f, tile, dy.data, place, dx.data)
+                 : unfold_dtype(false, false, f, tile, dy.data, NULL, dx.data);
+}
+
 #endif

@@ -466,20 +466,26 @@ MX_INLINE void spread_as(const int vectors, const bool chosen, const mx_spreadin
                          int64_t q, vi here, vf *sum)
 {
     const int64_t *shift = s->shift + r * s->span, taps = s->taps[r], from = q - s->least;
+    vf of_row[UNROLL];
     for (int u = 0; u < vectors; u++)
         sum[u] = vf_zero();
-    for (int64_t i = 0; i < m->rows; i++)
+    for (int64_t i = 0; i < m->rows; i++) {
+        for (int u = 0; u < vectors; u++)
+            of_row[u] = vf_zero();
         for (int64_t t = 0; t < taps; t++) {
             int64_t at = i * m->step + from + shift[t];
             for (int u = 0; u < vectors; u++) {
                 vf v = vf_load(m->dy + at + u * VL);
                 vi there = vi_add(here, vi_set1(u * VL * (int32_t)s->stride[1]));
                 if (chosen)
-                    sum[u] = add_where_equal(sum[u], vi_load(m->places + at + u * VL), there, v);
+                    of_row[u] = add_where_equal(of_row[u], vi_load(m->places + at + u * VL), there, v);
                 else
-                    sum[u] = sum[u] + v;
+                    of_row[u] = of_row[u] + v;
             }
         }
+        for (int u = 0; u < vectors; u++)
+            sum[u] = sum[u] + of_row[u];
+    }
     if (!chosen)
         for (int u = 0; u < vectors; u++)
             sum[u] = sum[u] * vf_set1(s->scale);
@@ -563,8 +569,11 @@ static bool spread(const mx_spreading *s, const mx_spread_part *part, mx_array d
 
 #if MX_SIMD_512
 #define FOLD MX_SIMD_NAME(mx_fold)
+#define UNFOLD MX_SIMD_NAME(mx_unfold)
 #else
 #define FOLD NULL
+#define UNFOLD NULL
 #endif
 
-const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, weigh_row, dots_row, dots, maxima, FOLD, fill, put, spread};
+const mx_window_paths MX_SIMD_NAME(mx_windows) = {weigh, weigh_row, dots_row, dots,   maxima,
+                                                  FOLD,  fill,      put,      spread, UNFOLD};

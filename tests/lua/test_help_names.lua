@@ -143,6 +143,11 @@ function TestNames.test_answers()
         ["batch norm"] = "mx.batch_norm(", ["early stopping"] = "mx.optim.early_stopping(",
         ["label smoothing"] = "mx.softmax_cross_entropy", ["ignore index"] = "mx.softmax_cross_entropy",
         ["x.to(device)"] = "t:to(", ["hidden states"] = "model:hidden(", ["jax.lax.scan"] = "for, while and if",
+        -- Names that modules and functions of ours have, too.
+        ["Tensor.data"] = "t:detach()", ["torch.mode"] = "how often each occurs", ["torch.sum"] = "mx.sum(",
+        ["scheduler.step"] = "function of the step", ["distributed.ReduceOp.SUM"] = "the option op",
+        ["torch.fft.rfft"] = "mx.rfft(", ["torch.stft"] = "mx.unfold(", ["create_graph"] = "record",
+        ["bidirectional"] = "mx.flip", ["InfoNCE"] = "mx.all_gather", ["padding_idx"] = "mask",
         ["torch.vmap"] = "Operations broadcast", ["optimizer.zero_grad()"] = "optimizer:zero_grad()",
     } do
         lu.assertStrContains(mx.help(name), words)

@@ -193,7 +193,8 @@ re --> {{10, -4}, {-2, 0}}]] },
 local n = 4
 mx.arange(n // 2 + 1) / n --> {0, 0.25, 0.5}
 mx.roll(mx.arange(n), { shift = n // 2, dim = 1 }) --> {2, 3, 0, 1}]] },
-        { "stft, istft, spectrogram", "mx.rfft of windows by mx.unfold; back, windows are added up by mx.scatter_add",
+        { "stft, istft, spectrogram, return_complex",
+            "mx.rfft of windows by mx.unfold; back, windows are added up by mx.scatter_add",
             code = [[
 local x, n = mx.sin(mx.arange(64) * (math.pi / 4)), 16
 local window = (1 - mx.cos(mx.arange(n) * (2 * math.pi / n))) / 2

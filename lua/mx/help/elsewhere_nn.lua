@@ -301,17 +301,9 @@ mx.copy(w, w:clamp { min = 1 }) --> {1}]] },
 local params = {}
 mx.nn.linear(params, "head", 4, 2)
 mx.optim.sgd(params, { learning_rate = 1, groups = { { match = { "^head" }, scale = 0.1 } } }).steps --> 0]] },
-        { "optim.Optimizer.state_dict, optim.Optimizer.load_state_dict, optimizer.state_dict, "
-            .. "optimizer.load_state_dict",
-            "mx.checkpoint saves and loads parameters, optimizer, random streams and data together", code = [[
-local params = {}
-mx.nn.linear(params, "w", 2, 1)
-local all = { params = params, optimizer = mx.optim.sgd(params) }
-mx.checkpoint.saver { directory = "/tmp/run", params = params, optimizer = all.optimizer }:save(7, {}, true)
-mx.checkpoint.load_newest("/tmp/run", all).step --> 7]] },
         { "LambdaLR, LinearLR, StepLR, MultiStepLR, ExponentialLR, CyclicLR, CosineAnnealingWarmRestarts, "
-            .. "SequentialLR, SWALR, PolynomialLR", "learning_rate may be any function of the step, which counts from "
-            .. "1", code = [[
+            .. "SequentialLR, SWALR, PolynomialLR, scheduler.step", "learning_rate may be any function of the step, "
+            .. "which counts from 1", code = [[
 local function rate(step) return 0.1 * 0.5 ^ ((step - 1) // 10) end
 mx.optim.sgd({}, { learning_rate = rate }):rate(11) --> 0.05]] },
         { "ReduceLROnPlateau",
@@ -345,7 +337,8 @@ data ~= nil --> true]] },
             .. "distributed.scatter_object_list, distributed.send_object_list, distributed.recv_object_list",
             "mx.share_text gives a text of one rank to all; numbers travel in tensors",
             code = [[mx.share_text("a text", 0) --> a text]] },
-        { "distributed.ReduceOp", "the option op: \"sum\", \"mean\" or \"max\"",
+        { "distributed.ReduceOp, distributed.ReduceOp.SUM, distributed.ReduceOp.AVG, distributed.ReduceOp.MAX",
+            "the option op: \"sum\", \"mean\" or \"max\"",
             code = [[mx.all_reduce(mx.ones(2), { op = "max" }) --> {1, 1}]] },
         { "distributed.new_group, distributed.split_group, distributed.new_subgroups, distributed.group, "
             .. "distributed.ProcessGroup, distributed.get_process_group_ranks, distributed.get_group_rank, "

@@ -100,7 +100,7 @@ t:is_released() --> true]] },
         { "t[...]", "Row t[i]; parts t[{ {1, 3}, -1 }]; elements t[mask]; rows t[ids]. Positions count from 1, ids "
             .. "from 0. Assignments set parts.",
             torch = "x[1:3], masked_select, index_put_, "
-            .. "select", code = [[
+            .. "select, __getitem__, __setitem__", code = [[
 local t = mx.tensor { { 1, 2 }, { 3, 4 } }
 t[{ {}, -1 }] --> {2, 4}
 t[t:gt(2)] --> {3, 4}
@@ -459,6 +459,18 @@ optimizer:zero_grad()]] },
             torch = "get_last_lr, param_groups, optimizer.param_groups", code = [[
 local optimizer = mx.optim.sgd({ w = mx.ones(2):keep():requires_grad() }, { learning_rate = 0.5 })
 optimizer:rate(1) --> 0.5]] },
+        { "optimizer:state_dict()", "A copy of the moments and the number of steps, for mx.save. mx.checkpoint saves "
+            .. "parameters, optimizer, random numbers and data together, also on meshes.",
+            torch = "optimizer.state_dict, optim.Optimizer.state_dict", code = [[
+local params = { w = mx.ones(2):keep():requires_grad() }
+local optimizer = mx.optim.adamw(params)
+mx.save("/tmp/run.h5", { params = mx.nn.state(params), optimizer = optimizer:state_dict(), rng = mx.random_state() })
+mx.load("/tmp/run.h5").optimizer.steps --> 0]] },
+        { "optimizer:load_state_dict(state)", "Continues from such a state, of the same kind and parameters. Options "
+            .. "such as the rate stay as they are.",
+            torch = "optimizer.load_state_dict, optim.Optimizer.load_state_dict", code = [[
+local optimizer = mx.optim.adamw { w = mx.ones(2):keep():requires_grad() }
+optimizer:load_state_dict(optimizer:state_dict())]] },
         { "optim.schedule { type =, peak =, steps =, warmup_fraction = }", "A learning rate as a function of "
             .. "the step: cosine, wsd, constant or inverse_square_root, after a warm-up.",
             torch = "lr_scheduler, CosineAnnealingLR, OneCycleLR", code = [[
@@ -467,12 +479,14 @@ rate(11) --> 0.001]] },
         { "optim.ema(params, options)", "Moving averages of parameters: ema:update() after each step; ema:apply(fn) "
             .. "calls fn with the averages in their place; ema.params has them. Options: decay (0.999), warmup "
             .. "(false).",
-            torch = "swa_utils.AveragedModel", code = [[
+            torch = "swa_utils.AveragedModel, swa_utils.get_ema_multi_avg_fn, exponential moving average",
+            code = [[
 local params = { w = mx.ones(2):keep():requires_grad() }
 local ema = mx.optim.ema(params, { decay = 0.99 })
 ema:update()
 ema:apply(function() return params.w:sum():item() end) --> 2]] },
-        { "optim.early_stopping(options)", "Says when a loss no longer falls.", torch = "EarlyStopping", code = [[
+        { "optim.early_stopping(options)", "Says when a loss no longer falls. Options: patience (5 checks without a "
+            .. "fall), least (0: what counts as a fall).", torch = "EarlyStopping", code = [[
 local stopping = mx.optim.early_stopping { patience = 1 }
 stopping:check(1) --> false
 stopping:check(1) --> true]] },
@@ -483,13 +497,25 @@ local config = mx.config.load { "model_name=tiny" }
 mx.optim.new(config, { w = mx.ones(2):keep():requires_grad() })]] },
     },
     { title = "Data: mx.data",
-        { "data.dataset(source, options)", "Batches from tensors by name, "
-            .. "or from an iterator. Options: batch, shuffle, seed, shard, drop_last, buffer.",
+        { "data.dataset(source, options)", "Batches from tensors by name, from a list of examples, or from a function "
+            .. "that is called with the number of the epoch and returns an iterator over examples. Options: batch "
+            .. "(32), shuffle (true), seed (0), drop_last (true), shard (true: ranks get different examples), buffer "
+            .. "(1024: an iterator's examples that are shuffled).",
             torch = "utils.data.DataLoader, TensorDataset, IterableDataset, DistributedSampler, Dataset", code = [[
 local train = mx.data.dataset({ x = mx.arange(4) }, { batch = 2, shuffle = false })
 for batch in train:epoch() do
     local x = batch.x
-end]] },
+end
+local list = { { x = { 1, 2 }, y = 0 }, { x = { 3, 4 }, y = 1 } }
+mx.data.dataset(list, { batch = 2, shuffle = false }):next().y --> {0, 1}
+local function numbers(epoch)
+    local i = 0
+    return function() -- the next example; nil ends the epoch
+        i = i + 1
+        return i <= 4 and { x = i * epoch } or nil
+    end
+end
+mx.data.dataset(numbers, { batch = 2, shuffle = false }):next().x --> {1, 2}]] },
         { "dataset:next()", "The next batch, without end.", torch = "next(iter(loader))", code = [[
 local dataset = mx.data.dataset({ x = mx.arange(4) }, { batch = 2, shuffle = false })
 dataset:next().x --> {0, 1}]] },

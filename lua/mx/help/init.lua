@@ -1,8 +1,8 @@
 --- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
 --
 -- It explains keys of configurations, too (keys.lua), and otherwise looks for words in all texts.
--- The texts are in functions.lua, tools.lua, operations.lua, elsewhere.lua and elsewhere_nn.lua, those of operations in
--- the engine. pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
+-- The texts are in functions.lua, tools.lua, operations.lua, elsewhere.lua, elsewhere_nn.lua and elsewhere_terms.lua,
+-- those of operations in the engine. pages.lua makes the pages lua/reference.md and lua/from_pytorch.md of them.
 
 local mx = require "mx"
 local keys = require "mx.help.keys"
@@ -92,7 +92,7 @@ function help.sections()
         return sections
     end
     local list, has = {}, {}
-    for _, file in ipairs { "functions", "tools", "operations", "elsewhere", "elsewhere_nn" } do
+    for _, file in ipairs { "functions", "tools", "operations", "elsewhere", "elsewhere_nn", "elsewhere_terms" } do
         for _, given in ipairs(require("mx.help." .. file)) do
             local section = { title = given.title, elsewhere = given.elsewhere, entries = {} }
             for i, one in ipairs(given) do
@@ -117,12 +117,15 @@ local function last(word)
     return word:match("([%w_]+)$") or word
 end
 
--- How well an entry fits a word: 1 our name, 2 its last part, 3 a name of PyTorch, 4 its last part; nil: not at all.
-local function level(entry, word)
-    if entry.key == word and not entry.elsewhere then
+-- How well an entry fits a word: 1 our name, 2 its last part, 3 a method of an object or a name of PyTorch, 4 its last
+-- part; nil: not at all.
+-- is_torch: the word is a name of PyTorch, so ours do not count.
+local function level(entry, word, is_torch)
+    local is_name = not entry.elsewhere and not is_torch
+    if entry.key == word and is_name then
         return 1
-    elseif last(entry.key) == word and not entry.elsewhere then
-        return 2
+    elseif last(entry.key) == word and is_name then
+        return entry.key:find(":", 1, true) and 3 or 2
     end
     local best
     for _, other in ipairs(entry.torch_keys) do
@@ -144,10 +147,10 @@ local function each(fn)
 end
 
 -- The entries that fit a word best, and the names of others that fit.
-local function find(word)
-    local found, others, best = {}, {}, 5
+local function find(word, is_torch)
+    local found, others, best = {}, {}, is_torch and 4 or 5 -- of PyTorch, whole names only
     each(function(entry)
-        local l = level(entry, word)
+        local l = level(entry, word, is_torch)
         if l and l < best then
             for _, one in ipairs(found) do
                 others[#others + 1] = one.name
@@ -170,7 +173,8 @@ function help.of_torch(name)
     for _, entry in ipairs((find(plain(name)))) do
         local has_name = not entry.elsewhere and (not entry.is_topic or entry.name:find("^t[.%[]"))
         if has_name and level(entry, plain(name)) >= 3 then
-            names[#names + 1] = (entry.is_topic and "" or entry.is_method and "t:" or "mx.") .. entry.name
+            local of_object = entry.is_topic or entry.name:find(":", 1, true)
+            names[#names + 1] = (of_object and "" or entry.is_method and "t:" or "mx.") .. entry.name
         end
     end
     return names
@@ -280,7 +284,10 @@ function help.help(name)
         error(('mx.help takes a name, such as mx.help "matmul"; given: a %s'):format(type(name)), 2)
     end
     local word = plain(name)
-    local found, others = find(word)
+    local found, others = find(word, name:lower():find("^torch%.") or name:lower():find("^tensor%."))
+    if #found == 0 then
+        found, others = find(word)
+    end
     if #found == 0 and word:find("^[%w_]+%.") then -- a function of a module, such as checkpoint.saver
         local module = find(word:match("^[%w_]+"))
         local has = module[1] and getmetatable(mx).modules[module[1].name] and mx[module[1].name]

@@ -20,7 +20,8 @@ mx.arange(2, 9, 3) --> {2, 5, 8}
 mx.arange(3, { start = 5, step = 2, dtype = "i32" }) --> {5, 7, 9}]] },
         { "randn", torch = "randn, normal, nn.init.normal_, randn_like", code = [[
 local x = mx.randn({ 2, 3 }, { std = 0.1, seed = 1 })
-x:size() --> {2, 3}]] },
+local noise = mx.randn(x:size()) -- randn_like(x)
+noise:size() --> {2, 3}]] },
         { "rand", torch = "rand, uniform_, nn.init.uniform_, rand_like", code = [[
 local x = mx.rand({ 2, 3 }, { low = -1, high = 1 })
 x:size() --> {2, 3}]] },
@@ -248,6 +249,8 @@ mx.gather(x, mx.tensor({ { 1 }, { 0 } }, "i32"), { dim = 2 }) --> {{2}, {3}}]] }
 mx.scatter(mx.zeros(3), mx.tensor({ 2, 0 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {6, 0, 5}]] },
         { "scatter_add", torch = "scatter_add, scatter_add_, index_add, bincount", code = [[
 mx.scatter_add(mx.zeros(3), mx.tensor({ 2, 2 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {0, 0, 11}
+local labels = mx.tensor({ 0, 2, 2 }, "i32") -- bincount
+mx.scatter_add(mx.zeros(3), labels, mx.ones(labels:size()), { dim = 1 }) --> {1, 0, 2}
 local ids, rows = mx.tensor({ 1, 1 }, "i32"), mx.tensor { { 1, 2 }, { 3, 4 } } -- index_add: whole rows
 mx.scatter_add(mx.zeros(2, 2), mx.expand(ids:view(-1, 1), rows:size()), rows, { dim = 1 }) --> {{0, 0}, {4, 6}}]] },
         { "scatter_reduce", torch = "scatter_reduce, scatter_reduce_, index_reduce, segment_reduce, "
@@ -283,7 +286,10 @@ mx.l1_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 1]] },
         { "huber_loss", torch = "F.huber_loss, nn.HuberLoss, F.smooth_l1_loss, nn.SmoothL1Loss", code = [[
 mx.huber_loss(mx.tensor { 0 }, mx.tensor { 2 }):item() --> 1.5]] },
         { "kl_div", torch = "F.kl_div, nn.KLDivLoss", code = [[
-mx.kl_div(mx.zeros(2), mx.ones(2)):item() --> 0]] },
+mx.kl_div(mx.zeros(2), mx.ones(2)):item() --> 0
+local student, teacher, T = mx.zeros(4, 3), mx.zeros(4, 3), 2 -- distillation, of logits
+local p, q = mx.softmax(teacher / T), mx.log_softmax(student / T)
+(mx.kl_div(q, p, { reduction = "batchmean" }) * T * T):abs():lt(1e-6):item() --> 1]] },
         { "conv1d", torch = "F.conv1d", code = [[
 mx.conv1d(mx.ones(1, 1, 4), mx.ones(1, 1, 2), { padding = "causal" }) --> {{{1, 2, 2, 2}}}]] },
         { "conv2d", torch = "F.conv2d", code = [[

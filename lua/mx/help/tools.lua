@@ -37,20 +37,32 @@ mx.load_csv("/tmp/x.csv") --> {{1, 2}}, {a, b}]] },
 local function ask() return mx.read_line("> ") end]] },
     },
     { title = "Plots, progress, sweeps and tuning",
-        { "plot { file =, ... }", "Draws numbers as one .svg or .html file. Kinds: line, scatter, histogram, "
-            .. "heatmap, images.",
+        { "plot { file =, ... }", "Draws numbers as one .svg or .html file. kind: line (the standard) "
+            .. "and scatter of y and x, or of series, a list of { name =, x =, y =, dashed = }; histogram of values "
+            .. "with bins; heatmap of values (rows, columns); images of values (N, H, W) or (N, H, W, 3) in columns. "
+            .. "Options: title, caption, x_label, y_label, x_log, y_log, low, high; charts: a list of such tables "
+            .. "for one page.",
             torch = "matplotlib, plt.plot, plt.hist, plt.imshow", code = [[
-mx.plot { file = "/tmp/loss.svg", title = "Loss", y = { 3, 2, 1 } }]] },
+mx.plot { file = "/tmp/loss.svg", title = "Loss", y = { 3, 2, 1 } }
+mx.plot { file = "/tmp/two.svg", y_log = true, x_label = "step",
+    series = { { name = "sgd", y = { 3, 2, 1 } }, { name = "adamw", y = { 2, 1, 0.5 }, dashed = true } } }]] },
         { "progress(n, what)", "Counts a loop and shows a bar in the terminal.", torch = "tqdm", code = [[
 for i, say in mx.progress(3, "training") do
     say(("loss %.1f"):format(1 / i))
 end]] },
         { "sparkline(values, width)", "Numbers as one line of text.",
             code = "local text = mx.sparkline { 1, 2, 3 }" },
-        { "sweep { grid =, run = }", "Runs a function with many configurations and returns the results, best first. "
-            .. "{ resume = folder } survives kills.", torch = "ray.tune, optuna, wandb.sweep", code = [[
-local rows = mx.sweep { grid = { x = { 1, 2 } }, run = function(config) return { loss = config.x } end }
-rows[1].config.x --> 1]] },
+        { "sweep { grid =, run = }", "Runs a function with many configurations and returns the results, the one with "
+            .. "the least loss first. Options: grid, or random and count; minimize or maximize: the name of a "
+            .. "result; seed; resume: a folder, so that a killed sweep continues; page: an .html file; on_error, "
+            .. "apart: lua/mx/run/README.md.",
+            torch = "ray.tune, optuna, wandb.sweep", code = [[
+local curves = {}
+local rows = mx.sweep { grid = { x = { 1, 2 } }, run = function(config, job)
+    curves[job.name] = { config.x, config.x / 2 } -- results are numbers, strings and booleans
+    return { loss = config.x }
+end }
+rows[1].config.x, rows[1].result.loss --> 1, 1]] },
         { "tune { name =, space =, standard =, run = }", "Finds the fastest of several ways to do the same work on "
             .. "this machine, and keeps the choice in a file.",
             torch = "triton.autotune, tune_jax, backends.cudnn.benchmark", code = [[
@@ -251,10 +263,30 @@ model:hidden(mx.zeros({ 1, 5 }, "i32"))
 #activations == model.shape.layers --> true]] },
         { "run", "Training runs with a folder, a log and checkpoints: lua/mx/run/README.md.",
             torch = "Trainer, lightning",
-            code = "mx.run.start ~= nil --> true" },
+            code = [[
+local function train(words) -- of a model of your own: params, and a loss of a batch
+    local config = mx.config.load(words) -- steps, learning_rate, run_name, checkpoint_period ...: configs/base.yml
+    local params = {}
+    local layer = mx.nn.linear(params, "layer", 2, 1)
+    local model = { params = params }
+    function model:loss(batch) return mx.mse_loss(layer(batch.x), batch.y) end
+    local data = mx.data.dataset({ x = mx.ones(64, 2), y = mx.ones(64, 1) }, { batch = 32 })
+    local run = mx.run.start(config, model, mx.optim.new(config, params), data)
+    for step in run:steps() do
+        local loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
+        run:ended(step, loss, run:update(step, loss))
+    end
+    return run:finish()
+end
+train ~= nil --> true]] },
         { "checkpoint", "Saves and loads runs: lua/mx/checkpoint/README.md.", torch = "distributed.checkpoint, "
             .. "distributed.checkpoint.save, distributed.checkpoint.load",
-            code = "mx.checkpoint.saver ~= nil --> true" },
+            code = [[
+local params = {}
+mx.nn.linear(params, "w", 2, 1)
+local all = { params = params, optimizer = mx.optim.sgd(params) }
+mx.checkpoint.saver { directory = "/tmp/run", params = params, optimizer = all.optimizer }:save(7, {}, true)
+mx.checkpoint.load_newest("/tmp/run", all).step --> 7]] },
         { "weights", "Files of Hugging Face and GGUF: lua/mx/weights/README.md. mx.weights.model(path) reads a model, "
             .. "and parameters.h5 of a run, too.",
             torch = "AutoModelForCausalLM, from_pretrained, safetensors",
@@ -266,7 +298,7 @@ tokenizer.vocab_size >= 256 --> true]] },
         { "evaluate", "The loss of evaluation data; perplexity is e^loss.", torch = "perplexity",
             code = "mx.evaluate.loss ~= nil --> true" },
         { "parallel", "A model on a mesh: lua/mx/parallel/README.md.",
-            torch = "fully_shard, FullyShardedDataParallel, FSDP, DDP, deepspeed, "
+            torch = "fully_shard, ZeroRedundancyOptimizer, FullyShardedDataParallel, FSDP, DDP, deepspeed, "
             .. "accelerate", code = "mx.parallel.new ~= nil --> true" },
         { "mesh", "Axes over ranks: lua/mx/parallel/README.md.", torch = "DeviceMesh",
             code = "mx.mesh.new ~= nil --> true" },

@@ -172,7 +172,7 @@ function help.of_torch(name)
     local names = {}
     for _, entry in ipairs((find(plain(name)))) do
         local has_name = not entry.elsewhere and (not entry.is_topic or entry.name:find("^t[.%[]"))
-        if has_name and level(entry, plain(name)) >= 3 then
+        if has_name and level(entry, plain(name)) >= 3 and level(entry, plain(name), true) then
             local of_object = entry.is_topic or entry.name:find(":", 1, true)
             names[#names + 1] = (of_object and "" or entry.is_method and "t:" or "mx.") .. entry.name
         end

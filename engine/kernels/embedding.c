@@ -33,23 +33,50 @@ static inline int64_t row_of(int32_t id, int64_t first, int64_t vocab)
     return row >= 0 && row < vocab ? row : -1;
 }
 
+enum { GATHERED = 256, ROOM = 4096 }; /* columns, and bytes, that are converted at once */
+
+/* Columns [first, first + n) of token t's row. Those of a later token are asked for: the processor does not foresee
+ * where they are. */
+static void gather_row(const mx_embedding *e, int64_t t, int64_t first, int64_t n, char *to)
+{
+    enum { AHEAD = 4096 };
+    const mx_kernels *paths = mx_kernels_current();
+    const int64_t bytes = (int64_t)mx_dtype_bytes(e->table_dtype), step = e->width * bytes;
+    const int64_t row = row_of(e->ids[t], e->first, e->vocab), later = mx_min(e->tokens - 1, t + 1 + AHEAD / step);
+    const int64_t then = row_of(e->ids[later], e->first, e->vocab);
+    const char *table = (const char *)e->table + first * bytes, *from = table + row * step;
+    for (int64_t i = 0; then >= 0 && i < n * bytes; i += 64)
+        __builtin_prefetch(table + then * step + i, 0, 2);
+    if (row < 0)
+        memset(to, 0, (size_t)n * mx_dtype_bytes(e->out_dtype));
+    else if (e->table_dtype == e->out_dtype && e->scale == 1.0f)
+        paths->elementwise->copy(from, to, n * bytes, false);
+    else
+        paths->rows->convert(to, e->out_dtype, from, e->table_dtype, e->scale, n);
+}
+
+/* What is streamed goes by way of the first-level cache. */
 void mx_embedding_gather(const mx_embedding *e)
 {
-    int64_t table_row = e->width * (int64_t)mx_dtype_bytes(e->table_dtype);
-    int64_t out_row = e->width * (int64_t)mx_dtype_bytes(e->out_dtype);
-    bool plain = e->table_dtype == e->out_dtype && e->scale == 1.0f;
-    const mx_row_paths *path = mx_kernels_current()->rows;
-#pragma omp parallel for schedule(static) if (e->tokens * e->width > 32768)
-    for (int64_t t = 0; t < e->tokens; t++) {
-        int64_t row = row_of(e->ids[t], e->first, e->vocab);
-        const char *from = (const char *)e->table + row * table_row;
-        char *to = (char *)e->out + t * out_row;
-        if (row < 0)
-            memset(to, 0, (size_t)out_row);
-        else if (plain)
-            memcpy(to, from, (size_t)out_row);
-        else
-            path->convert(to, e->out_dtype, from, e->table_dtype, e->scale, e->width);
+    const int64_t bytes = (int64_t)mx_dtype_bytes(e->out_dtype), row = e->width * bytes;
+    const int64_t piece = mx_min(GATHERED, e->width), together = e->width > 0 ? mx_max(1, ROOM / row) : 0;
+    const bool stream = mx_should_stream(e->tokens * (row + e->width * (int64_t)mx_dtype_bytes(e->table_dtype)));
+    if (together == 0)
+        return;
+#pragma omp parallel if (e->tokens * e->width > 32768)
+    {
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < e->tokens; t += together)
+            for (int64_t c = 0; c < e->width; c += piece) {
+                _Alignas(64) char room[ROOM];
+                const int64_t count = mx_min(together, e->tokens - t), n = mx_min(piece, e->width - c);
+                char *to = (char *)e->out + t * row + c * bytes;
+                for (int64_t k = 0; k < count; k++)
+                    gather_row(e, t + k, c, n, stream ? room + k * n * bytes : to + k * row);
+                if (stream)
+                    mx_kernels_current()->elementwise->copy(room, to, count * n * bytes, true);
+            }
+        _mm_sfence();
     }
 }
 
@@ -86,7 +113,7 @@ static mx_status sort_by_row(const mx_embedding_sum *e, by_row *b)
 
 /* An id that occurs more than OFTEN times is summed in runs of so many tokens. STRIP: columns that are summed together,
  * in the first-level cache; PIECE: after which the next row is asked for. */
-enum { OFTEN = 256, STRIP = 4096, PIECE = 512 };
+enum { OFTEN = 256, STRIP = 4096, PIECE = 256 };
 
 /* sum[j] += the n columns from `first` on of the tokens' rows of dy. `end`: of all tokens. */
 static void add_tokens(const mx_embedding_sum *e, const int32_t *tokens, int64_t count, const int32_t *end,

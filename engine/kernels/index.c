@@ -131,9 +131,19 @@ static bool gather_bands(const mx_index_job *j)
     return !bad;
 }
 
+/* A line in a strip; the next one is asked for. */
 static bool gather_line(const mx_index_job *j, const mx_index_line *l)
 {
-    return mx_kernels_current()->moves->gather(l->y, l->x, l->index, l->n, l->limit, 0, (size_t)j->bytes);
+    enum { BLOCK = 128 };
+    const int64_t line = l->limit * j->bytes;
+    bool good = true;
+    for (int64_t i = 0, m; i < l->n; i += m) {
+        m = mx_min(BLOCK, l->n - i);
+        ask_for(l->x + line, i * line / l->n, (i + m) * line / l->n);
+        good &= mx_kernels_current()->moves->gather(l->y + i * j->bytes, l->x, l->index + i, m, l->limit, 0,
+                                                    (size_t)j->bytes);
+    }
+    return good;
 }
 
 bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes)

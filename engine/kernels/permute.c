@@ -16,6 +16,7 @@ enum { PARALLEL_FROM = 65536, PANEL_BYTES = 256, LONG_PANEL_BYTES = 1024 };
 typedef struct layout {
     int n_dims;
     int64_t size[8], to_stride[8], from_stride[8];
+    int by_stride[8]; /* dimensions, that of the least stride in the source last */
 } layout;
 
 static layout reduce(int n_dims, const int64_t *size, const int *order)
@@ -43,15 +44,21 @@ static layout reduce(int n_dims, const int64_t *size, const int *order)
     for (int d = l.n_dims - 1; d >= 0; d--) {
         l.to_stride[d] = step;
         step *= l.size[d];
+        int place = 0;
+        for (int k = 0; k < l.n_dims; k++)
+            place += l.from_stride[k] > l.from_stride[d];
+        l.by_stride[place] = d;
     }
     return l;
 }
 
-/* Offsets of combination `i` of the dimensions but `skip_a` and `skip_b`, the last fastest. */
-static void offsets(const layout *l, int64_t i, int skip_a, int skip_b, int64_t *to, int64_t *from)
+/* Offsets of combination `i` of the dimensions but `skip_a` and `skip_b`, the last fastest, or with `near_first` the
+ * one of the least stride in the source. */
+static void offsets(const layout *l, int64_t i, int skip_a, int skip_b, bool near_first, int64_t *to, int64_t *from)
 {
     *to = *from = 0;
-    for (int d = l->n_dims - 1; d >= 0; d--) {
+    for (int k = l->n_dims - 1; k >= 0; k--) {
+        int d = near_first ? l->by_stride[k] : k;
         if (d == skip_a || d == skip_b)
             continue;
         int64_t at = i % l->size[d];
@@ -146,7 +153,9 @@ static void part_columns(const swap *s, int64_t to_at, int64_t from_at, int64_t 
 /* The last dimension of the result is another than the source's. */
 static void permute_swapped(char *to, const char *from, const layout *l, int64_t bytes, bool stream)
 {
-    enum { NARROW = 4096 }; /* elements of a piece of narrow rows or columns */
+    /* Elements of a piece of narrow rows or columns. Bytes of columns, up to which those that follow in memory are read
+     * next, before further rows. */
+    enum { NARROW = 4096, SHORT = 256 };
     swap s = {.l = l, .to = to, .from = from, .bytes = bytes, .last = l->n_dims - 1, .stream = stream};
     while (l->from_stride[s.across] != 1)
         s.across++;
@@ -165,15 +174,15 @@ static void permute_swapped(char *to, const char *from, const layout *l, int64_t
         piece = NARROW;
     }
     int64_t pieces = mx_ceil_div(n, piece);
+    bool across_first = run == swap_squares && columns * bytes <= SHORT;
 #pragma omp parallel if (others * rows * columns * bytes > PARALLEL_FROM)
     {
-#pragma omp for collapse(2) schedule(static)
-        for (int64_t o = 0; o < others; o++)
-            for (int64_t p = 0; p < pieces; p++) {
-                int64_t to_at, from_at;
-                offsets(l, o, s.last, s.across, &to_at, &from_at);
-                run(&s, to_at, from_at, p * piece, mx_min(n, (p + 1) * piece));
-            }
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < others * pieces; i++) {
+            int64_t to_at, from_at, p = across_first ? i / others : i % pieces;
+            offsets(l, across_first ? i % others : i / pieces, s.last, s.across, across_first, &to_at, &from_at);
+            run(&s, to_at, from_at, p * piece, mx_min(n, (p + 1) * piece));
+        }
         _mm_sfence();
     }
 }

@@ -19,15 +19,18 @@ enum { ROOM = 16384, BLOCK = 256 }; /* bytes of a line, and positions, that are 
 
 static bool is_within(const mx_index_line *l) { return mx_kernels_current()->moves->within(l->index, l->n, l->limit); }
 
-/* Asks for positions of the line that come soon, and for those of the next line's index, which is checked first. */
-MX_INLINE void ask_ahead(const mx_index_line *l, int64_t first, int64_t n, int64_t y_bytes)
+/* Asks for positions of y that come soon, and for parts of the next line's index and of x, which are read first. */
+MX_INLINE void ask_ahead(const mx_index_job *j, const mx_index_line *l, int64_t first, int64_t n)
 {
     enum { AHEAD = 4096 };
-    const char *index = (const char *)(l->index + l->n + first), *y = l->y + first * y_bytes + AHEAD;
+    const char *index = (const char *)(l->index + l->n + first), *y = l->y + first * j->y_bytes + AHEAD;
+    const int64_t x = l->limit * j->bytes, before = x * first / l->n, after = x * (first + n) / l->n;
     for (int64_t i = 0; i < n * (int64_t)sizeof *l->index; i += 64)
         __builtin_prefetch(index + i, 0, 2);
-    for (int64_t i = 0; i < n * y_bytes; i += 64)
+    for (int64_t i = 0; i < n * j->y_bytes; i += 64)
         __builtin_prefetch(y + i);
+    for (int64_t i = before; l->from && l->limit <= 64 * l->n && i < after; i += 64)
+        __builtin_prefetch(l->from + x + i, 0, 2);
 }
 
 /* ---- the last element ---- */
@@ -84,7 +87,7 @@ static bool put_extremes(const mx_index_job *j, const mx_index_line *l)
         put_least(j, l);
     for (int64_t k = 0; k < (l->puts ? l->n : 0); k += BLOCK) {
         const int64_t n = mx_min(BLOCK, l->n - k);
-        ask_ahead(l, k, n, j->bytes);
+        ask_ahead(j, l, k, n);
         paths->keys(room, l->y + k * j->bytes, n, &j->order, (size_t)j->bytes);
         if (j->bytes == 8)
             put_greatest_64((int64_t *)l->x, l->index + k, (const int64_t *)room, n);
@@ -118,7 +121,7 @@ static void add_line(const mx_index_job *j, const mx_index_line *l, const bool p
     for (int64_t k = 0; k < l->n; k += BLOCK) {
         const int64_t n = mx_min(BLOCK, l->n - k);
         const float *y = (const float *)l->y + k;
-        ask_ahead(l, k, n, j->y_bytes);
+        ask_ahead(j, l, k, n);
         if (j->y_dtype == MX_BF16) {
             mx_kernels_current()->rows->convert(room, MX_F32, l->y + k * 2, MX_BF16, 1, n);
             y = room;

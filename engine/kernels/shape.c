@@ -269,18 +269,19 @@ static void reverse(const strided *r, char *to, const char *from, int64_t n, boo
         reverse_as(to, from, n, 1);
 }
 
-/* The value of each of `runs` neighbours n times. */
-static void repeat_each(const strided *r, char *to, const char *from, int64_t runs, int64_t n)
+/* The value of each of `runs` neighbours n times; `known` elements can be read. */
+static void repeat_each(const strided *r, char *to, const char *from, int64_t runs, int64_t known, int64_t n,
+                        bool stream)
 {
     int64_t bytes = r->bytes, done = 0;
     if (r->shuffles) {
         char *outs[MX_PATTERN_VECTORS];
         int64_t vector = r->shuffle.lanes * bytes, block = r->shuffle.pattern.outs * vector, of = block / bytes / n;
-        int64_t blocks = mx_max(0, runs - r->shuffle.lanes + of) / of; /* each reads a whole vector */
+        int64_t blocks = mx_min(runs, mx_max(0, known - r->shuffle.lanes + of)) / of; /* each reads a whole vector */
         for (int a = 0; a < r->shuffle.pattern.outs; a++)
             outs[a] = to + a * vector;
         mx_kernels_current()->moves->shuffle(&r->shuffle.pattern, (size_t)bytes, outs, block, &from, of * bytes, blocks,
-                                             false);
+                                             stream);
         done = blocks * of;
     }
     for (int64_t i = done; i < runs; i++)
@@ -325,7 +326,7 @@ static void put_short_runs(const strided *r, char *at, const char *from, int64_t
         if (step == 1)
             mx_kernels_current()->moves->runs(at, bytes, start, between * r->bytes, m, bytes, stream);
         else if (step == 0 && between == 1)
-            repeat_each(r, at, start, m, n);
+            repeat_each(r, at, start, m, inner - first, n, stream);
         for (int64_t k = 0; step != 1 && !(step == 0 && between == 1) && k < m; k++)
             step < 0 ? reverse(r, at + k * bytes, start + k * between * r->bytes, n, false)
                      : fill_elements(at + k * bytes, n, start + k * between * r->bytes, (size_t)r->bytes);
@@ -337,13 +338,16 @@ static void put_short_runs(const strided *r, char *at, const char *from, int64_t
 }
 
 /* Runs i to before `end`, of at most 8,192 bytes together. Whole cache lines are streamed at once if many of them lie
- * at equal distances (each row of these waits for its stores to end), others by way of the first-level cache. */
+ * at equal distances (each row of these waits for its stores to end) or repeat elements of a long row, others by way of
+ * the first-level cache. */
 static void copy_short_runs(const strided *r, char *to, const char *from, int64_t i, int64_t end)
 {
     enum { MANY = 4096 };
     char room[8192];
     int64_t bytes = r->n[r->last] * r->bytes, row = r->last > 0 ? r->n[r->last - 1] * bytes : bytes;
-    bool straight = r->s[r->last] == 1 && bytes % 64 == 0 && row >= MANY, by_room = r->stream && !straight;
+    bool repeats = r->s[r->last] == 0 && r->shuffles && r->last > 0 && r->s[r->last - 1] == 1 && row % 64 == 0;
+    bool straight = row >= MANY && (repeats || (r->s[r->last] == 1 && bytes % 64 == 0));
+    bool by_room = r->stream && !straight;
     put_short_runs(r, by_room ? room : to + i * bytes, from, i, end, r->stream && straight);
     if (by_room)
         mx_kernels_current()->elementwise->copy(room, to + i * bytes, (end - i) * bytes, true);
@@ -467,29 +471,47 @@ void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n
 
 enum { TAKE_ROOM = 8192 };
 
-/* Rows ids[0 .. count) of `from`, of which a later one, below `known`, is asked for with each. Short ones go by way of
- * the first-level cache. */
-static void take_rows(char *to, const char *from, const int32_t *ids, int64_t count, int64_t known, int64_t bytes,
-                      bool stream)
+/* Rows ids[0 .. count) of `from`, of which a later one, below `known`, is asked for with each. */
+MX_INLINE void take_rows_of(char *to, const char *from, const int32_t *ids, int64_t count, int64_t known, int64_t bytes,
+                            const bool known_bytes, bool stream)
 {
     enum { AHEAD_BYTES = 4096, MOST_AHEAD = 64 };
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    const mx_elementwise_paths *paths = known_bytes ? NULL : mx_kernels_current()->elementwise;
     const int64_t ahead = mx_min(MOST_AHEAD, 1 + AHEAD_BYTES / bytes);
-    const bool by_room = stream && bytes <= TAKE_ROOM / 2;
-    char room[TAKE_ROOM], *at = by_room ? room : to;
-    for (int64_t k = 0; k < count; k++, at += bytes) {
+    for (int64_t k = 0; k < count; k++, to += bytes) {
         const char *row = from + ids[k] * bytes, *later = from + (k + ahead < known ? ids[k + ahead] : ids[k]) * bytes;
         for (int64_t i = 0; i < mx_min(bytes, AHEAD_BYTES); i += 64)
             __builtin_prefetch(later + i, 0, 2);
-        if (bytes == 4)
-            memcpy(at, row, 4);
-        else if (bytes == 2)
-            memcpy(at, row, 2);
+        if (known_bytes)
+            memcpy(to, row, (size_t)bytes);
         else
-            paths->copy(row, at, bytes, stream && !by_room);
+            paths->copy(row, to, bytes, stream);
     }
+}
+
+/* Short rows go by way of the first-level cache if they are streamed. */
+static void take_rows(char *to, const char *from, const int32_t *ids, int64_t count, int64_t known, int64_t bytes,
+                      bool stream)
+{
+    const bool by_room = stream && bytes <= TAKE_ROOM / 2;
+    _Alignas(64) char room[TAKE_ROOM];
+    char *at = by_room ? room : to;
+    if (bytes == 64)
+        take_rows_of(at, from, ids, count, known, 64, true, false);
+    else if (bytes == 32)
+        take_rows_of(at, from, ids, count, known, 32, true, false);
+    else if (bytes == 16)
+        take_rows_of(at, from, ids, count, known, 16, true, false);
+    else if (bytes == 8)
+        take_rows_of(at, from, ids, count, known, 8, true, false);
+    else if (bytes == 4)
+        take_rows_of(at, from, ids, count, known, 4, true, false);
+    else if (bytes == 2)
+        take_rows_of(at, from, ids, count, known, 2, true, false);
+    else
+        take_rows_of(at, from, ids, count, known, bytes, false, stream && !by_room);
     if (by_room)
-        paths->copy(room, to, count * bytes, true);
+        mx_kernels_current()->elementwise->copy(room, to, count * bytes, true);
 }
 
 void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer, int64_t n, int64_t n_ids,

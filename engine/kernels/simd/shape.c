@@ -186,9 +186,13 @@ MX_INLINE void shuffle_as(const mx_pattern *p, const size_t bytes, const int ins
                           const char *const *from, int64_t from_step, int64_t blocks, const bool stream)
 {
     int64_t ahead = from_step < 0 ? -PREFETCH_AHEAD : PREFETCH_AHEAD;
+    const int last = ins - 1; /* input, of which a vector in two lines has one that no other block reads */
+    const bool split = (uintptr_t)from[last] % 64 != 0 && from_step > ins * (int64_t)sizeof(vi);
     for (int64_t k = 0; k < blocks; k++) {
         for (int b = 0; b < ins; b++)
             _mm_prefetch(from[b] + k * from_step + ahead, _MM_HINT_T0);
+        if (split)
+            _mm_prefetch(from[last] + k * from_step + ahead + (int64_t)sizeof(vi) - 1, _MM_HINT_T0);
         for (int a = 0; a < p->outs; a++) {
             vi sum = vi_set1(0), lane = vi_load((const int32_t *)p->lane[a]);
             for (int b = 0; b < ins; b++)

@@ -11,9 +11,9 @@
 #include <string.h>
 
 /* Memory is read and written fastest in pieces of PIECE bytes. A strip of more than MOST bytes becomes narrower, down
- * to NARROW columns. GATHERED, SCATTERED: positions of the index that are turned over at once; to scatter, at least as
- * many as a line of x has. */
-enum { PIECE = 256, MOST = 12 << 20, NARROW = 16, GATHERED = 2048, SCATTERED = 4096 };
+ * to NARROW columns. ROWS: positions of the index that are turned over at once; to scatter, at least as many as a line
+ * of x has. */
+enum { PIECE = 256, MOST = 12 << 20, NARROW = 16, ROWS = 4096 };
 
 typedef struct strips {
     int64_t width, rows;                           /* columns and positions that are turned over at once */
@@ -36,7 +36,7 @@ static void set_width(const mx_index_job *j, strips *s, int64_t width)
 
 static strips plan(const mx_index_job *j, int threads)
 {
-    strips s = {.rows = mx_min(j->n, j->gathers ? GATHERED : mx_max(SCATTERED, j->limit))};
+    strips s = {.rows = mx_min(j->n, j->gathers ? ROWS : mx_max(ROWS, j->limit))};
     int64_t width = PIECE / mx_min(j->bytes, j->y_bytes);
     s.x_step = step_of(j->limit * j->bytes);
     s.y_step = step_of(s.rows * j->y_bytes);

@@ -1,7 +1,8 @@
 /* Maxima and means over windows of 2 columns, two apart, or of 3 columns around each or every second one, without a
  * copy of what they meet: in single rows, or in as many rows, as far apart. A block of results reads whole vectors of
  * each row; what its windows meet beside these is one element before and one behind. The last block of a row is so far
- * to the left that it is a whole one. Rows are folded first, once for all the windows that share them. */
+ * to the left that it is a whole one. Rows are folded first, once for all the windows that share them. Gradients go
+ * through the same windows the other way: each row of windows is loaded once and added to the rows that it covers. */
 #include "kernels/simd/folds.h"
 
 #include "kernels/simd/rows.h"

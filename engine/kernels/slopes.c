@@ -4,6 +4,7 @@
 
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/columns.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
@@ -100,40 +101,45 @@ static mx_status run_long_row(const slopes *g, int64_t o)
 
 /* ---- columns ---- */
 
-/* `width` columns of block o from column `from` on. */
-static void run_band(const slopes *g, int64_t o, int64_t from, int64_t width)
+static void find_sums(const void *what, const mx_column_block *b)
 {
-    const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    const mx_extent e = g->e;
+    const slopes *g = what;
     float center[MX_MOST_COLUMNS], part[MX_MOST_COLUMNS];
-    double sum[MX_MOST_COLUMNS] = {0};
-    int64_t first = o * e.n * e.inner + from, line = o * e.inner + from;
-    for (int64_t j = 0; j < width; j++)
-        center[j] = first_center(g, line + j);
-    for (int64_t i = 0; !g->about_zero && i < e.n; i += HEIGHT) {
-        mx_array block = at(g->x, first + i * e.inner);
-        int64_t height = mx_min(HEIGHT, e.n - i);
-        memset(part, 0, (size_t)width * sizeof *part);
+    double *sum = b->sum;
+    memset(sum, 0, (size_t)b->width * sizeof *sum);
+    for (int64_t j = 0; j < b->width; j++)
+        center[j] = first_center(g, b->line + j);
+    for (int64_t i = 0; !g->about_zero && i < b->rows; i += HEIGHT) {
+        mx_array block = at(g->x, b->at + i * g->e.inner);
+        int64_t height = mx_min(HEIGHT, b->rows - i);
+        memset(part, 0, (size_t)b->width * sizeof *part);
         if (g->what == MX_EQUAL_ABOUT)
-            mx_kernels_current()->slopes->rows_equal(part, block, height, e.inner, width, center);
+            mx_kernels_current()->slopes->rows_equal(part, block, height, g->e.inner, b->width, center);
         else
-            paths->rows(MX_FOLD_SUM, part, block, height, e.inner, width);
-        for (int64_t j = 0; j < width; j++)
+            mx_kernels_current()->reduce->rows(MX_FOLD_SUM, part, block, height, g->e.inner, b->width);
+        for (int64_t j = 0; j < b->width; j++)
             sum[j] += (double)part[j];
     }
-    for (int64_t j = 0; j < width; j++)
-        second_numbers(g, line + j, sum[j], &center[j], &part[j]);
-    mx_kernels_current()->slopes->rows_slopes(g->what, at(g->x, first), e.n, e.inner, width, center, part,
-                                              at(g->dx, first).data, g->stream);
 }
 
-static void run_columns(const slopes *g)
+static void use_sums(const void *what, const mx_column_block *all)
 {
-    int64_t width = mx_panel_columns(g->e, g->x.dtype, g->about_zero ? 0 : 1);
-    int64_t across = mx_ceil_div(g->e.inner, width);
-#pragma omp parallel for schedule(static) if (g->e.outer * g->e.n * g->e.inner >= MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < g->e.outer * across; i++)
-        run_band(g, i / across, i % across * width, mx_min(width, g->e.inner - i % across * width));
+    for (int64_t j = 0; j < all->width; j++)
+        second_numbers(what, all->line + j, all->sum[j], &all->used[0][j], &all->used[1][j]);
+}
+
+static void put_columns(const void *what, const mx_column_block *b)
+{
+    const slopes *g = what;
+    mx_kernels_current()->slopes->rows_slopes(g->what, at(g->x, b->at), b->rows, g->e.inner, b->width, b->used[0],
+                                              b->used[1], at(g->dx, b->at).data, g->stream);
+}
+
+static mx_status run_columns(const slopes *g)
+{
+    static const mx_column_steps steps = {find_sums, use_sums, put_columns};
+    const mx_extent e = g->e;
+    return mx_run_columns(e, g->x.dtype, g->about_zero ? 0 : 1, true, &steps, g);
 }
 
 /* ---- */
@@ -147,8 +153,8 @@ static mx_status run(slopes *g)
     if (all == 0)
         return MX_OK;
     if (e.inner > 1)
-        run_columns(g);
-    else if (e.n < LONG)
+        return run_columns(g);
+    if (e.n < LONG)
         run_rows(g);
     else
         for (int64_t o = 0; o < e.outer; o++)

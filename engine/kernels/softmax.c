@@ -1,5 +1,6 @@
 #include "kernels/softmax.h"
 
+#include "kernels/columns.h"
 #include "kernels/context.h"
 #include "kernels/elementwise.h"
 #include "kernels/inline.h"
@@ -36,46 +37,76 @@ static float factor_of(const mx_softmax *s, int64_t row, double sum)
     return (float)(s->log ? log(sum) : (s->scale ? (double)s->scale[row] : 1) / sum);
 }
 
-static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, bool stream)
+typedef struct columns {
+    const mx_softmax *s;
+    bool stream;
+} columns;
+
+/* Some rows of s as arrays of their own. */
+static mx_softmax rows_of(const mx_softmax *s, int64_t rows)
 {
-    float center[COLUMNS], factor[COLUMNS];
-    double sum[COLUMNS];
-    const mx_array x = {(char *)s->x + at * (int64_t)mx_dtype_bytes(s->dtype), s->dtype};
-    mx_column_exps(x, s->width, s->inner, n, center, sum);
-    int64_t row = at / (s->width * s->inner) * s->inner + at % s->inner;
-    for (int64_t c = 0; c < n; c++)
-        factor[c] = factor_of(s, row + c, sum[c]);
-    mx_kernels_current()->softmax->forward_columns(s, at, n, center, factor, stream);
+    mx_softmax some = *s;
+    some.width = rows;
+    return some;
 }
 
-static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, bool stream)
+static void find_exps(const void *what, const mx_column_block *b)
 {
-    const mx_softmax_paths *path = mx_kernels_current()->softmax;
+    const mx_softmax *s = ((const columns *)what)->s;
+    const mx_array x = {(char *)s->x + b->at * (int64_t)mx_dtype_bytes(s->dtype), s->dtype};
+    mx_column_exps(x, b->rows, s->inner, b->width, b->used[0], b->sum);
+}
+
+static void use_exps(const void *what, const mx_column_block *all)
+{
+    for (int64_t c = 0; c < all->width; c++)
+        all->used[1][c] = factor_of(((const columns *)what)->s, all->line + c, all->sum[c]);
+}
+
+static void put_exps(const void *what, const mx_column_block *b)
+{
+    const columns *f = what;
+    const mx_softmax some = rows_of(f->s, b->rows);
+    mx_kernels_current()->softmax->forward_columns(&some, b->at, b->width, b->used[0], b->used[1], f->stream);
+}
+
+static void find_terms(const void *what, const mx_column_block *b)
+{
+    const mx_softmax *s = ((const columns *)what)->s;
     float part[COLUMNS];
-    double sum[COLUMNS] = {0};
-    for (int64_t i = 0; i < s->width; i += HEIGHT) {
-        memset(part, 0, (size_t)n * sizeof *part);
-        path->column_terms(s, at + i * s->inner, mx_min(HEIGHT, s->width - i), n, part);
-        for (int64_t c = 0; c < n; c++)
-            sum[c] += (double)part[c];
+    memset(b->sum, 0, (size_t)b->width * sizeof *b->sum);
+    for (int64_t i = 0; i < b->rows; i += HEIGHT) {
+        memset(part, 0, (size_t)b->width * sizeof *part);
+        mx_kernels_current()->softmax->column_terms(s, b->at + i * s->inner, mx_min(HEIGHT, b->rows - i), b->width,
+                                                    part);
+        for (int64_t c = 0; c < b->width; c++)
+            b->sum[c] += (double)part[c];
     }
-    for (int64_t c = 0; c < n; c++)
-        part[c] = (float)sum[c];
-    path->backward_columns(s, at, n, part, stream);
 }
 
-typedef void column_path(const mx_softmax *s, int64_t at, int64_t n, bool stream);
-
-static void run_columns(const mx_softmax *s, column_path *path, int inputs, bool stream)
+static void use_terms(const void *what, const mx_column_block *all)
 {
-    int64_t outer = s->rows / s->inner;
-    int64_t width = mx_panel_columns((mx_extent){outer, s->width, s->inner}, s->dtype, inputs);
-    int64_t across = mx_ceil_div(s->inner, width);
-#pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
-    for (int64_t i = 0; i < outer * across; i++) {
-        int64_t from = i % across * width;
-        path(s, i / across * s->width * s->inner + from, mx_min(width, s->inner - from), stream);
-    }
+    (void)what;
+    for (int64_t c = 0; c < all->width; c++)
+        all->used[0][c] = (float)all->sum[c];
+}
+
+static void put_terms(const void *what, const mx_column_block *b)
+{
+    const columns *f = what;
+    const mx_softmax some = rows_of(f->s, b->rows);
+    mx_kernels_current()->softmax->backward_columns(&some, b->at, b->width, b->used[0], f->stream);
+}
+
+static const mx_column_steps forward_steps = {find_exps, use_exps, put_exps};
+static const mx_column_steps backward_steps = {find_terms, use_terms, put_terms};
+
+/* The exponentials of all rows of a column have one center: the first pass is not shared. */
+static mx_status run_columns(const mx_softmax *s, const mx_column_steps *steps, int inputs, bool stream)
+{
+    const columns what = {s, stream};
+    const mx_extent e = {s->rows / s->inner, s->width, s->inner};
+    return mx_run_columns(e, s->dtype, inputs, steps == &backward_steps, steps, &what);
 }
 
 /* ---- rows: inner is 1 ---- */
@@ -164,27 +195,28 @@ static void forward_long_row(const mx_softmax *s, int64_t r, bool stream)
 
 /* ---- */
 
-void mx_softmax_forward(const mx_softmax *s)
+mx_status mx_softmax_forward(const mx_softmax *s)
 {
     bool stream = should_stream(s, s->y, (const void *[2]){s->x});
     if (s->width == 0)
-        return;
+        return MX_OK;
     if (s->inner > 1)
-        run_columns(s, forward_columns, 1, stream);
-    else if (s->width < LONG)
+        return run_columns(s, &forward_steps, 1, stream);
+    if (s->width < LONG)
         run_rows(s, mx_kernels_current()->softmax->forward, stream);
     else
         for (int64_t r = 0; r < s->rows; r++)
             forward_long_row(s, r, stream);
+    return MX_OK;
 }
 
-void mx_softmax_backward(const mx_softmax *s)
+mx_status mx_softmax_backward(const mx_softmax *s)
 {
     bool stream = should_stream(s, s->dx, (const void *[2]){s->y, s->dy});
     if (s->width == 0)
-        return;
+        return MX_OK;
     if (s->inner > 1)
-        run_columns(s, backward_columns, 2, stream);
-    else
-        run_rows(s, mx_kernels_current()->softmax->backward, stream);
+        return run_columns(s, &backward_steps, 2, stream);
+    run_rows(s, mx_kernels_current()->softmax->backward, stream);
+    return MX_OK;
 }

@@ -4,6 +4,7 @@
 #define MX_KERNELS_SOFTMAX_H
 
 #include "core/dtype.h"
+#include "core/status.h"
 
 #include <stdint.h>
 
@@ -21,11 +22,12 @@ typedef struct mx_softmax {
     void *dx;
 } mx_softmax;
 
-/* y may be x. */
-void mx_softmax_forward(const mx_softmax *s);
+/* y may be x. MX_ERR_MEMORY when scratch for columns cannot be had. */
+mx_status mx_softmax_forward(const mx_softmax *s);
 
-/* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
-void mx_softmax_backward(const mx_softmax *s);
+/* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. MX_ERR_MEMORY
+ * as above. */
+mx_status mx_softmax_backward(const mx_softmax *s);
 
 /* The loops for one instruction set, on one thread. stream: write past the caches; runs of columns then start at
  * cache lines. */

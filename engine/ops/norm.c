@@ -315,8 +315,7 @@ static mx_status forward(mx_call *call, bool log)
     mx_softmax s = softmax_of(call, log);
     s.x = mx_data(call->in[0]);
     s.y = mx_data(call->out[0]);
-    mx_softmax_forward(&s);
-    return MX_OK;
+    return mx_softmax_forward(&s);
 }
 
 static mx_status backward(mx_call *call, bool log)
@@ -325,8 +324,7 @@ static mx_status backward(mx_call *call, bool log)
     s.y = mx_data(call->in[0]);
     s.dy = mx_data(call->in[1]);
     s.dx = mx_data(call->out[0]);
-    mx_softmax_backward(&s);
-    return MX_OK;
+    return mx_softmax_backward(&s);
 }
 
 static mx_status host_softmax(mx_call *call) { return forward(call, false); }

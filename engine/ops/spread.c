@@ -364,13 +364,13 @@ static mx_status host_logsumexp_grad(mx_call *call)
             scale[i] = mx_get_float(mx_data(dy), i, dy->dtype);
             scale[i] = isnan(scale[i]) ? NAN : scale[i]; /* as stores of bf16 want it */
         }
-        mx_softmax_forward(&(mx_softmax){.rows = n,
-                                         .width = r.e.n,
-                                         .inner = r.e.inner,
-                                         .dtype = r.x.dtype,
-                                         .scale = scale,
-                                         .x = r.x.data,
-                                         .y = mx_reduction_gradient(&r, call->out[0]).data});
+        status = mx_softmax_forward(&(mx_softmax){.rows = n,
+                                                  .width = r.e.n,
+                                                  .inner = r.e.inner,
+                                                  .dtype = r.x.dtype,
+                                                  .scale = scale,
+                                                  .x = r.x.data,
+                                                  .y = mx_reduction_gradient(&r, call->out[0]).data});
         mx_reduction_return(&r, call->out[0]);
     }
     mx_pool_free(scale, bytes);

@@ -328,6 +328,13 @@ static void check_slopes(mx_extent e, mx_dtype dtype, const char *isa)
     mx_array from = {x, dtype}, to = {dx, dtype};
     CHECK(mx_reduce_variance_backward(from, e, factor, to) == MX_OK, "%s", isa);
     double error = worst_error(dx, dtype, variance, count);
+    void *threes = make_values(count, dtype, 5, 6);
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(3);
+    CHECK(mx_reduce_variance_backward(from, e, factor, (mx_array){threes, dtype}) == MX_OK, "%s", isa);
+    omp_set_num_threads(threads);
+    CHECK(memcmp(threes, dx, (size_t)count * mx_dtype_bytes(dtype)) == 0, "threads change bits on %s", isa);
+    free(threes);
     CHECK(error <= tolerance(dtype, 2e-6), "gradient of var of %s (%d, %d, %d): %g on %s", mx_dtype_name(dtype),
           (int)e.outer, (int)e.n, (int)e.inner, error, isa);
     CHECK(mx_reduce_extreme_backward(from, (mx_array){y, dtype}, (mx_array){factor, MX_F32}, e, to) == MX_OK, "%s",
@@ -344,9 +351,9 @@ static void check_slopes(mx_extent e, mx_dtype dtype, const char *isa)
 
 static void test_slopes(const char *isa)
 {
-    static const mx_extent extents[] = {{0, 3, 2},        {1, 1, 1},      {7, 5, 1},     {3, 301, 1},
-                                        {2, 4096 + 9, 1}, {2, 70, 3},     {1, 131, 70},  {3, 9, 1000},
-                                        {1, 270000, 1},   {600, 2048, 1}, {1, 600, 2048}};
+    static const mx_extent extents[] = {{0, 3, 2},      {1, 1, 1},      {7, 5, 1},     {3, 301, 1},    {2, 4096 + 9, 1},
+                                        {2, 70, 3},     {1, 131, 70},   {3, 9, 1000},  {1, 270000, 1}, {600, 2048, 1},
+                                        {1, 600, 2048}, {2, 301, 1030}, {3, 1000, 300}};
     for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
         for (int dtype = MX_F32; dtype <= MX_BF16; dtype++)
             check_slopes(extents[k], (mx_dtype)dtype, isa);

@@ -74,15 +74,15 @@ static void check_problem(const problem *p, const char *isa)
         set_value(x, 2, -INFINITY, p->dtype);
     memcpy(in_place, x, bytes);
     mx_softmax s = {.rows = p->rows, .width = p->width, .dtype = p->dtype, .log = p->log, .x = x, .y = y};
-    mx_softmax_forward(&s);
+    CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
     check_forward(p, &s, isa);
     s.dy = dy, s.dx = dx;
-    mx_softmax_backward(&s);
+    CHECK(mx_softmax_backward(&s) == MX_OK, "softmax");
     check_backward(p, &s, isa);
     CHECK(guard_intact(y, count, p->dtype) && guard_intact(dx, count, p->dtype), "%s: wrote behind a row of %lld", isa,
           (long long)p->width);
     s.x = s.y = in_place;
-    mx_softmax_forward(&s);
+    CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
     CHECK(memcmp(in_place, y, bytes) == 0, "%s: in place differs at width %lld", isa, (long long)p->width);
     free(x), free(y), free(dy), free(dx), free(in_place);
 }
@@ -120,7 +120,7 @@ static void test_pieces(const char *isa)
                     set_value(x, i, -INFINITY, p.dtype);
             }
             mx_softmax s = {.rows = ROWS, .width = WIDTH, .dtype = p.dtype, .log = p.log, .x = x, .y = y};
-            mx_softmax_forward(&s);
+            CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
             check_forward(&p, &s, isa);
             free(x), free(y);
         }
@@ -165,7 +165,7 @@ static void test_nan(const char *isa)
             else if (at < width)
                 memcpy((float *)x + at, &(uint32_t){at % 2 ? 0x7fffffff : 0xff800001}, sizeof(float));
             mx_softmax s = {.rows = 2, .width = width, .dtype = dtype, .log = (kind & 2) != 0, .x = x, .y = y};
-            mx_softmax_forward(&s);
+            CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
             int wrong = 0;
             for (int64_t i = 0; i < width; i++)
                 wrong += !isnan(get_value(y, i, dtype)) || isnan(get_value(y, width + i, dtype));
@@ -184,7 +184,9 @@ static void test_huge(const char *isa)
             void *x = make_values(WIDTH, dtype, -1, 1), *y = make_values(WIDTH, dtype, 0, 1);
             set_value(x, at, 3e38f, dtype);
             set_value(x, (at + 1) % WIDTH, -3e38f, dtype);
-            mx_softmax_forward(&(mx_softmax){.rows = 1, .width = WIDTH, .dtype = (mx_dtype)dtype, .x = x, .y = y});
+            CHECK(mx_softmax_forward(
+                      &(mx_softmax){.rows = 1, .width = WIDTH, .dtype = (mx_dtype)dtype, .x = x, .y = y}) == MX_OK,
+                  "softmax");
             int wrong = 0;
             for (int64_t i = 0; i < WIDTH; i++)
                 wrong += fabs(get_value(y, i, dtype) - (i == at ? 1.0 : 0.0)) > 1e-30;
@@ -212,7 +214,7 @@ static void check_scale(int64_t outer, int64_t width, int64_t inner, mx_dtype dt
             want[first + i * inner] = (double)scale[r] * exp(get_value(x, first + i * inner, dtype)) / sum;
     }
     mx_softmax s = {.rows = rows, .width = width, .inner = inner, .dtype = dtype, .scale = scale, .x = x, .y = y};
-    mx_softmax_forward(&s);
+    CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
     if (rows > 1) {
         CHECK(isnan(get_value(y, infinite, dtype)), "%s: the infinite element", isa);
         want[infinite] = 0;
@@ -245,10 +247,10 @@ static void test_long_row(const char *isa)
         int threads = omp_get_max_threads();
         mx_softmax s = {.rows = 1, .width = p.width, .inner = 1, .dtype = p.dtype, .log = p.log, .x = x, .y = alone};
         omp_set_num_threads(1);
-        mx_softmax_forward(&s);
+        CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
         omp_set_num_threads(3);
         s.y = y;
-        mx_softmax_forward(&s);
+        CHECK(mx_softmax_forward(&s) == MX_OK, "softmax");
         omp_set_num_threads(threads);
         check_forward(&p, &s, isa);
         CHECK(memcmp(y, alone, (size_t)p.width * mx_dtype_bytes(p.dtype)) == 0, "%s: threads change bits", isa);
@@ -256,10 +258,54 @@ static void test_long_row(const char *isa)
     }
 }
 
+/* The gradient of columns whose rows all threads share: in double precision, with the same bits on any number. */
+static void check_shared_columns(int64_t width, int64_t inner, mx_dtype dtype, bool log, const char *isa)
+{
+    enum { OUTER = 2 };
+    int64_t count = OUTER * width * inner, threads = omp_get_max_threads();
+    float most = log ? 1 - logf((float)width) : 1 / sqrtf((float)width); /* sums are near 1 */
+    void *y = make_values(count, dtype, log ? most - 2 : 0, most), *dy = make_values(count, dtype, -1, 1);
+    void *alone = make_values(count, dtype, 0, 1), *dx = make_values(count, dtype, 0, 1);
+    double *want = malloc(sizeof(double) * (size_t)count);
+    for (int64_t c = 0; c < OUTER * inner; c++) {
+        int64_t first = c / inner * width * inner + c % inner;
+        double sum = 0;
+        for (int64_t i = first; i < first + width * inner; i += inner)
+            sum += get_value(dy, i, dtype) * (log ? 1 : get_value(y, i, dtype));
+        for (int64_t i = first; i < first + width * inner; i += inner)
+            want[i] = log ? get_value(dy, i, dtype) - exp(get_value(y, i, dtype)) * sum
+                          : get_value(y, i, dtype) * (get_value(dy, i, dtype) - sum);
+    }
+    mx_softmax s = {
+        .rows = OUTER * inner, .width = width, .inner = inner, .dtype = dtype, .log = log, .y = y, .dy = dy};
+    for (int n = 1; n <= 3; n += 2) {
+        s.dx = n == 1 ? alone : dx;
+        omp_set_num_threads(n);
+        CHECK(mx_softmax_backward(&s) == MX_OK, "%s", isa);
+    }
+    omp_set_num_threads((int)threads);
+    double worst = worst_error(dx, dtype, want, count);
+    CHECK(worst <= tolerance(dtype, 3e-6), "%s: columns %lld by %lld, %s, log %d: dx off by %g", isa, (long long)width,
+          (long long)inner, mx_dtype_name(dtype), log, worst);
+    CHECK(memcmp(alone, dx, (size_t)count * mx_dtype_bytes(dtype)) == 0, "%s: threads change bits", isa);
+    CHECK(guard_intact(dx, count, dtype), "%s: wrote behind", isa);
+    free(y), free(dy), free(alone), free(dx), free(want);
+}
+
+static void test_shared_columns(const char *isa)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        check_shared_columns(301, 1030, kind & 1 ? MX_BF16 : MX_F32, kind & 2, isa);
+        check_shared_columns(1500, 200, kind & 1 ? MX_BF16 : MX_F32, kind & 2, isa);
+        check_shared_columns(257, 4096 + 70, kind & 1 ? MX_BF16 : MX_F32, kind & 2, isa);
+    }
+}
+
 int main(void)
 {
     for_each_isa(test_scale);
     for_each_isa(test_long_row);
+    for_each_isa(test_shared_columns);
     for_each_isa(test_sizes);
     for_each_isa(test_pieces);
     for_each_isa(test_stream);

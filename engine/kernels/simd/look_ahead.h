@@ -15,6 +15,8 @@ typedef struct look_ahead {
 MX_INLINE look_ahead look_ahead_of(int64_t rows, int64_t stride, int64_t width, const bool bf16)
 {
     const int64_t columns = LOOK_AHEAD / (bf16 ? 2 : 4);
+    if (rows == 1)
+        return (look_ahead){0, 0, PREFETCH_AHEAD / (bf16 ? 2 : 4)};
     if (width > columns)
         return (look_ahead){width - columns, columns, columns - width + rows * stride};
     return (look_ahead){0, 0, (columns + width - 1) / width * rows * stride};

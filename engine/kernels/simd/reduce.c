@@ -86,21 +86,6 @@ static float row(mx_fold fold, mx_array x, int64_t n)
     FOR_EACH_FOLD(row_as, fold, bf16, x.data, n)
 }
 
-/* A row that begins where the one before ends: memory is read in its own order. */
-MX_INLINE void fold_whole_row(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, int64_t width)
-{
-    int64_t j = 0;
-    for (; j + 2 * VL <= width; j += 2 * VL) {
-        vf v[2];
-        prefetch_ahead((const char *)x + (at + j) * (bf16 ? 2 : 4), 2 * VL * (bf16 ? 2 : 4));
-        row_get(x, at + j, v, bf16);
-        for (int u = 0; u < 2; u++)
-            vf_store(acc + j + u * VL, fold_in(fold, vf_load(acc + j + u * VL), v[u]));
-    }
-    for (; j < width; j++)
-        acc[j] = fold_one(fold, acc[j], get_one(x, bf16, at + j));
-}
-
 /* Some rows at once, so that acc is read and written once for all of them. It is arranged as row_get() has the columns.
  */
 MX_INLINE void fold_rows(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, const int64_t rows,
@@ -133,8 +118,8 @@ MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64
     float *sums = bf16 ? room : acc;
     int64_t i = 0;
     row_arranged(acc, room, width, bf16);
-    for (; width == stride && width >= 1024 && i < n; i++)
-        fold_whole_row(fold, bf16, sums, x, i * stride, width);
+    for (; in_order(stride, width) && i < n; i++)
+        fold_rows(fold, bf16, sums, x, i * stride, 1, stride, width);
     for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
         fold_rows(fold, bf16, sums, x, i * stride, ROWS_AT_ONCE, stride, width);
     if (i < n)

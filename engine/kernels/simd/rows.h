@@ -98,7 +98,11 @@ MX_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool 
         _mm_prefetch(p + b, _MM_HINT_T0);
 }
 
-/* Loops over rows of columns compute with four rows at a time, but prefetch the rows that come next one after the
+/* Whether loops over rows of columns take one row after the other, as all columns of long rows are wanted: memory is
+ * then read and written in its own order. Shorter rows would wait for the numbers of their columns to be stored. */
+MX_INLINE bool in_order(int64_t stride, int64_t width) { return width == stride && width >= 1024; }
+
+/* Other loops over rows of columns compute with four rows at a time, but prefetch the rows that come next one after the
  * other: Zen 5 reads memory at 1.5 times the rate in its own order. Starts with the row that is `ahead` rows after
  * `at`. */
 typedef struct next_rows {

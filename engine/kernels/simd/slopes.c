@@ -166,6 +166,8 @@ MX_INLINE void rows_slopes_as(mx_about what, const bool bf16, const void *x, int
                               const float *center, const float *factor, void *y, const bool stream)
 {
     int64_t i = 0;
+    for (; in_order(stride, width) && i < n; i++)
+        slopes_of_rows(what, bf16, x, i * stride, 1, stride, width, center, factor, y, stream);
     for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
         slopes_of_rows(what, bf16, x, i * stride, ROWS_AT_ONCE, stride, width, center, factor, y, stream);
     if (i < n)

@@ -159,6 +159,13 @@ function TestErrors.test_pooling()
             local dy, with = mx.ones { 1, 1, 2, 2 }:to(dtype), { size = 2, stride = 1, shape = { 1, 1, 3, 3 } }
             return mx.max_pool2d_grad(dy, places, with)
         end)
+        for _, place in ipairs { -1, 2400 } do
+            refused({ "max_pool2d_grad", ("place %d is outside 0 .. 2399"):format(place) }, function()
+                local places = mx.where(mx.eq(mx.arange(600), 333), place, 5):to("i32"):view(1, 1, 20, 30)
+                local dy, with = mx.ones { 1, 1, 20, 30 }:to(dtype), { size = 2, shape = { 1, 1, 40, 60 } }
+                return mx.max_pool2d_grad(dy, places, with)
+            end)
+        end
     end
     refused({ "max_pool1d", "'x' must have 3 dimensions" }, function() return mx.max_pool1d(x, { size = 2 }) end)
 end

@@ -489,6 +489,31 @@ function TestWindows.test_gradients_of_pooling_have_the_same_bits_on_all_paths()
     end
 end
 
+-- A place in another window of the plane counts for nothing.
+function TestWindows.test_gradient_of_max_ignores_places_outside_of_the_window()
+    for _, options in ipairs { { size = 2 }, { size = 3, stride = 2, padding = 1 } } do
+        local size = { 2, 1, 40, 64 }
+        local with = { size = options.size, stride = options.stride, padding = options.padding, shape = size }
+        local places = mx.randint({ 2, 1, 20, 32 }, { high = 40 * 64, seed = 1 }) % 300
+        local dy = mx.arange(places:numel()):view(places:size()) % 50 + 1
+        local place_of, counted = places:view(places:numel()):totable(), dy:view(dy:numel()):totable()
+        for i, place in ipairs(place_of) do
+            local row = place // 64 - (i - 1) // 32 % 20 * 2 + (options.padding or 0)
+            local column = place % 64 - (i - 1) % 32 * 2 + (options.padding or 0)
+            local inside = row >= 0 and row < options.size and column >= 0 and column < options.size
+            counted[i] = inside and counted[i] or 0
+        end
+        counted = mx.tensor(counted):view(dy:size()):to("f64")
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local expected = mx.to_bytes(mx.max_pool2d_grad(counted, places, with):to(dtype))
+            compare.on_each_isa(function(isa)
+                local found = mx.to_bytes(mx.max_pool2d_grad(dy:to(dtype), places, with))
+                lu.assertTrue(found == expected, ("%s, %s, size %d"):format(isa, dtype, options.size))
+            end)
+        end
+    end
+end
+
 -- NaN is the largest, the first of equal elements is taken, and what is outside is smaller than -inf.
 function TestWindows.test_max_of_infinities_and_nan()
     local kinds, values = { 0 / 0, -math.huge, math.huge, 1, -1, -0.0, 0.0, -math.huge }, {}

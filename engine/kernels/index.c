@@ -146,18 +146,17 @@ static bool gather_line(const mx_index_job *j, const mx_index_line *l)
     return good;
 }
 
-bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes)
+mx_status mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes, bool *good)
 {
     enum { BAND = 512, SEVERAL = 4 }; /* lines of x of at most so many elements; so many times as long as the index */
     mx_index_job j = mx_index_job_of(g, (void *)x, y, element_bytes);
-    bool good = true;
+    *good = true;
     j.gathers = true;
     j.line = gather_line;
     if (j.outer * j.n * j.inner == 0)
-        return true;
-    if (mx_index_has_lines(&j))
-        return gather_lines(&j);
-    if (j.limit > BAND && j.limit <= SEVERAL * j.n && mx_index_run_strips(&j, &good) == MX_OK)
-        return good;
-    return gather_bands(&j);
+        return MX_OK;
+    if (!mx_index_has_lines(&j) && j.limit > BAND && j.limit <= SEVERAL * j.n)
+        return mx_index_run_strips(&j, good);
+    *good = mx_index_has_lines(&j) ? gather_lines(&j) : gather_bands(&j);
+    return MX_OK;
 }

@@ -16,28 +16,27 @@ typedef struct mx_gather {
     const int32_t *index;               /* of 0 .. x_size[dim] - 1, which the functions check */
 } mx_gather;
 
-/* y[j] = x[index[j]]; elements of 1, 2, 4 or 8 bytes. false: the index is not as promised, and y is undefined. */
-bool mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
+/* y[j] = x[index[j]]; elements of 1, 2, 4 or 8 bytes. *good: whether the index is as promised; if not, y is undefined.
+ * MX_ERR_MEMORY without memory for strips (index_internal.h), here and below. */
+mx_status mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes, bool *good);
 
 /* to = x, of x's shape; then to[index[j]] = y[j]; where several j name one element, the last one counts. x: NULL: the
- * other elements of `to` stay as they are. false: as above. */
-bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes);
+ * other elements of `to` stay as they are. */
+mx_status mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes, bool *good);
 
 /* to = x + y[j] at index[j]: sums are f64, in the order of j, and added to x rounded once. The arrays are floats, or of
- * one integer dtype, which saturates. `to` and x have one dtype; x.data NULL: x is 0. *good: whether the index is as
- * promised. MX_ERR_MEMORY without memory for the sums. */
+ * one integer dtype, which saturates. `to` and x have one dtype; x.data NULL: x is 0. */
 mx_status mx_scatter_add_run(const mx_gather *g, mx_array to, mx_array x, mx_array y, bool *good);
 
 /* Which of several elements with one index counts: the last, the greatest or least, or the mean of them. */
 typedef enum mx_scatter_kind { MX_SCATTER_LAST, MX_SCATTER_MAX, MX_SCATTER_MIN, MX_SCATTER_MEAN } mx_scatter_kind;
 
 /* to = x, and where the index names an element, the greatest (MX_SCATTER_MAX) or least (MX_SCATTER_MIN) of its y[j],
- * and with_x of x. A NaN is greater and less than all. The arrays have one real or integer dtype. false: the index is
- * not as promised. */
-bool mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x, mx_array y);
+ * and with_x of x. A NaN is greater and less than all. The arrays have one real or integer dtype. */
+mx_status mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x,
+                                 mx_array y, bool *good);
 
-/* The same with the mean, of one real dtype: sums are f64, and means are rounded once. *good and errors as
- * mx_scatter_add_run. */
+/* The same with the mean, of one real dtype: sums are f64, and means are rounded once. */
 mx_status mx_scatter_mean_run(const mx_gather *g, bool with_x, mx_array to, mx_array x, mx_array y, bool *good);
 
 /* y (n, classes) of any dtype: 1 at the ids, which are 0 .. classes - 1, else 0. */

@@ -51,7 +51,7 @@ int64_t mx_index_inner_offset(const mx_index_job *j, int64_t i); /* from there t
 static inline bool mx_index_has_lines(const mx_index_job *j) { return j->inner == 1 && j->step == 1; }
 
 /* Calls j->line for each line by way of strips. *good: whether the index is as promised. MX_ERR_MEMORY without memory
- * for strips: then nothing is done. */
+ * for strips. */
 mx_status mx_index_run_strips(const mx_index_job *j, bool *good);
 
 #endif

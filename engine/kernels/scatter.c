@@ -279,34 +279,29 @@ static mx_status put(mx_index_job *j, const void *start, bool *good)
         return MX_OK;
     if (mx_index_has_lines(j))
         return run_lines(j, good);
-    if (j->sums > 0)
+    if (j->sums > 0 || j->limit <= SEVERAL * j->n)
         return mx_index_run_strips(j, good);
-    if (j->limit <= SEVERAL * j->n && mx_index_run_strips(j, good) == MX_OK)
-        return MX_OK;
     if (j->start != j->x)
         begin_with(j, start, all);
     *good = put_apart(j);
     return MX_OK;
 }
 
-bool mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes)
+mx_status mx_scatter_run(const mx_gather *g, void *to, const void *x, const void *y, size_t element_bytes, bool *good)
 {
     mx_index_job j = mx_index_job_of(g, to, (void *)y, element_bytes);
-    bool good = true;
     j.line = put_line;
-    put(&j, x ? x : to, &good);
-    return good;
+    return put(&j, x ? x : to, good);
 }
 
-bool mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x, mx_array y)
+mx_status mx_scatter_extreme_run(const mx_gather *g, mx_scatter_kind kind, bool with_x, mx_array to, mx_array x,
+                                 mx_array y, bool *good)
 {
     mx_index_job j = mx_index_job_of(g, to.data, y.data, mx_dtype_bytes(to.dtype));
-    bool good = true;
     j.line = put_extremes;
     j.order = order_of(to.dtype, kind == MX_SCATTER_MAX);
     j.afresh = !with_x;
-    put(&j, x.data, &good);
-    return good;
+    return put(&j, x.data, good);
 }
 
 static mx_status run_sums(mx_index_job j, mx_array x, mx_array y, bool *good)

@@ -79,9 +79,9 @@ static mx_status host_gather(mx_call *call)
 {
     const mx_tensor *x = call->in[0];
     mx_gather g = gather_of(&x->shape, call->in[1], given_dim(call));
-    if (mx_gather_run(&g, mx_data(call->out[0]), mx_data(x), mx_dtype_bytes(x->dtype)))
-        return MX_OK;
-    return check_index(call, call->in[1], &g);
+    bool good;
+    MX_TRY(mx_gather_run(&g, mx_data(call->out[0]), mx_data(x), mx_dtype_bytes(x->dtype), &good));
+    return good ? MX_OK : check_index(call, call->in[1], &g);
 }
 
 static mx_status vjp_gather(mx_vjp *v)
@@ -196,9 +196,10 @@ static mx_status host_scatter(mx_call *call)
 {
     const mx_tensor *x = call->in[0];
     mx_gather g = gather_of(&x->shape, call->in[1], given_dim(call));
-    if (mx_scatter_run(&g, mx_data(call->out[0]), mx_data(x), mx_data(call->in[2]), mx_dtype_bytes(x->dtype)))
-        return MX_OK;
-    return check_index(call, call->in[1], &g);
+    bool good;
+    MX_TRY(
+        mx_scatter_run(&g, mx_data(call->out[0]), mx_data(x), mx_data(call->in[2]), mx_dtype_bytes(x->dtype), &good));
+    return good ? MX_OK : check_index(call, call->in[1], &g);
 }
 
 static mx_status host_scatter_add(mx_call *call)
@@ -299,14 +300,17 @@ static mx_status host_scatter_grad(mx_call *call)
     int32_t *found = number + count, *last = found + count;
     for (int64_t i = 0; i < count; i++)
         number[i] = (int32_t)i;
-    mx_scatter_run(&g, last, NULL, number, sizeof *number);
-    mx_gather_run(&g, found, last, sizeof *number);
-    mx_gather_run(&g, mx_data(dsrc), mx_data(dy), mx_dtype_bytes(dy->dtype));
-    for (int64_t i = 0; i < count; i++)
+    bool good;
+    mx_status status = mx_scatter_run(&g, last, NULL, number, sizeof *number, &good);
+    if (status == MX_OK)
+        status = mx_gather_run(&g, found, last, sizeof *number, &good);
+    if (status == MX_OK)
+        status = mx_gather_run(&g, mx_data(dsrc), mx_data(dy), mx_dtype_bytes(dy->dtype), &good);
+    for (int64_t i = 0; status == MX_OK && i < count; i++)
         if (found[i] != number[i])
             mx_set_number(mx_data(dsrc), i, 0, dsrc->dtype);
     mx_pool_free(number, bytes);
-    return MX_OK;
+    return status;
 }
 
 /* ddy has the gradient at the indices of the elements that are still there. */
@@ -368,8 +372,8 @@ static mx_status host_scatter_reduce(mx_call *call)
     if (attr->reduce == REDUCE_MEAN)
         MX_TRY(mx_scatter_mean_run(&g, attr->include_self, to, x, src, &good));
     else
-        good = mx_scatter_extreme_run(&g, attr->reduce == REDUCE_MAX ? MX_SCATTER_MAX : MX_SCATTER_MIN,
-                                      attr->include_self, to, x, src);
+        MX_TRY(mx_scatter_extreme_run(&g, attr->reduce == REDUCE_MAX ? MX_SCATTER_MAX : MX_SCATTER_MIN,
+                                      attr->include_self, to, x, src, &good));
     return good ? MX_OK : check_index(call, call->in[1], &g);
 }
 

@@ -207,6 +207,18 @@ static void test_integer_sums(const char *isa)
 /* The offset in a tensor of `size` of coordinates `at`. */
 static int64_t offset_of(const int64_t *size, const int64_t *at) { return (at[0] * size[1] + at[1]) * size[2] + at[2]; }
 
+static bool gathers(const mx_gather *g, void *y, const void *x, size_t bytes)
+{
+    bool good = false;
+    return mx_gather_run(g, y, x, bytes, &good) == MX_OK && good;
+}
+
+static bool scatters(const mx_gather *g, void *to, const void *x, const void *y)
+{
+    bool good = false;
+    return mx_scatter_run(g, to, x, y, 4, &good) == MX_OK && good;
+}
+
 static void check_gather(const char *isa, int dim, const int64_t *x_size, const int64_t *index_size)
 {
     int64_t count = index_size[0] * index_size[1] * index_size[2], x_count = x_size[0] * x_size[1] * x_size[2];
@@ -216,11 +228,11 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
     mx_gather g = {3, dim, x_size, index_size, index};
     double *want = calloc((size_t)x_count, sizeof *want);
     float *x = make_values(x_count, MX_F32, -1, 1), *y = make_values(count, MX_F32, 0, 0);
-    int right = mx_gather_run(&g, y, x, 4);
+    int right = gathers(&g, y, x, 4);
     mx_bf16 *half_x = (mx_bf16 *)malloc((size_t)x_count * 2), *half_y = (mx_bf16 *)malloc((size_t)count * 2);
     for (int64_t i = 0; i < x_count; i++)
         half_x[i] = (mx_bf16)i;
-    right = right && mx_gather_run(&g, half_y, half_x, 2);
+    right = right && gathers(&g, half_y, half_x, 2);
     for (int64_t i = 0; i < count; i++) {
         int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
         at[dim] = index[i];
@@ -231,13 +243,15 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
     for (int bad = -1; count > 0 && bad < 2; bad += 2) {
         int32_t kept = index[count - 1];
         index[count - 1] = bad < 0 ? -1 : (int32_t)x_size[dim];
-        CHECK(!mx_gather_run(&g, y, x, 4) && !mx_gather_run(&g, half_y, half_x, 2), "%s: an index outside", isa);
+        CHECK(!gathers(&g, y, x, 4) && !gathers(&g, half_y, half_x, 2), "%s: an index outside", isa);
         float *to = calloc((size_t)x_count, sizeof *to);
         bool good = true;
-        CHECK(!mx_scatter_run(&g, to, x, y, 4), "%s: an index outside of scatter", isa);
-        CHECK(!mx_scatter_extreme_run(&g, MX_SCATTER_MAX, true, (mx_array){to, MX_F32}, (mx_array){x, MX_F32},
-                                      (mx_array){y, MX_F32}),
+        CHECK(!scatters(&g, to, x, y), "%s: an index outside of scatter", isa);
+        CHECK(mx_scatter_extreme_run(&g, MX_SCATTER_MAX, true, (mx_array){to, MX_F32}, (mx_array){x, MX_F32},
+                                     (mx_array){y, MX_F32}, &good) == MX_OK &&
+                  !good,
               "%s: an index outside of the maxima", isa);
+        good = true;
         CHECK(mx_scatter_mean_run(&g, true, (mx_array){to, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32},
                                   &good) == MX_OK &&
                   !good,
@@ -250,7 +264,7 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         free(to);
         index[count - 1] = kept;
     }
-    CHECK(mx_gather_run(&g, y, x, 4), "%s: gather along %d once more", isa, dim);
+    CHECK(gathers(&g, y, x, 4), "%s: gather along %d once more", isa, dim);
     free(half_x), free(half_y);
     memset(x, 0, (size_t)x_count * sizeof *x);
     bool good = false;
@@ -265,7 +279,7 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         last[offset_of(x_size, at)] = y[i] = (float)i;
     }
     memset(x, 0, (size_t)x_count * sizeof *x);
-    CHECK(mx_scatter_run(&g, x, NULL, y, 4), "%s: the index of scatter", isa);
+    CHECK(scatters(&g, x, NULL, y), "%s: the index of scatter", isa);
     CHECK(memcmp(x, last, (size_t)x_count * sizeof *x) == 0, "%s: scatter along %d", isa, dim);
     free(last);
     free(index), free(want), free(x), free(y);
@@ -309,7 +323,7 @@ static void check_reduce(const char *isa, mx_scatter_kind kind, bool with_x, mx_
         if (kind == MX_SCATTER_MEAN)
             CHECK(mx_scatter_mean_run(&g, with_x, result, old, values, &good) == MX_OK, "%s: memory", isa);
         else
-            good = mx_scatter_extreme_run(&g, kind, with_x, result, old, values);
+            CHECK(mx_scatter_extreme_run(&g, kind, with_x, result, old, values, &good) == MX_OK, "%s: memory", isa);
         CHECK(good, "%s: the index of kind %d", isa, (int)kind);
     }
     bool right = memcmp(to, again, (size_t)n * mx_dtype_bytes(dtype)) == 0;

@@ -1,6 +1,7 @@
 /* Memory in use, its limit, and the values that the tapes keep, for Lua. All in bytes. */
 #include "bind/bind.h"
 #include "core/device.h"
+#include "core/offload.h"
 #include "core/pool.h"
 #include "tape/tape.h"
 
@@ -36,7 +37,7 @@ static int memory_limit(lua_State *L)
 
 static int trim(lua_State *L)
 {
-    (void)L;
+    mxl_try(L, mx_offload_drain());
     mx_pool_trim();
     return 0;
 }

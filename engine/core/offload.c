@@ -173,6 +173,12 @@ mx_status mx_offload_settle(bool wait)
     return wait && state->last_write ? mx_job_wait(state->last_write) : mx_lane_reap(state->lane);
 }
 
+mx_status mx_offload_drain(void)
+{
+    mx_lane *lane = mx_device_current->offload->lane;
+    return lane ? mx_lane_drain(lane) : MX_OK;
+}
+
 mx_offload_stats mx_offload_get_stats(bool reset)
 {
     struct mx_offload_state *state = mx_device_current->offload;

@@ -43,6 +43,9 @@ void mx_offload_forget(mx_away *copy);
  * nothing has waited for is reported by the next call here. */
 mx_status mx_offload_settle(bool wait);
 
+/* Waits for all copies and fetches, so that nothing is in use for them any more. Errors as above. */
+mx_status mx_offload_drain(void);
+
 /* Statistics of the current device. All except the first count since the last call with `reset`. */
 typedef struct mx_offload_stats {
     int64_t away_bytes; /* size of all existing copies */

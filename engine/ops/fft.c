@@ -231,7 +231,9 @@ static mx_status infer_irfft(mx_call *call)
     MX_TRY(want_length(call, f.n));
     MX_TRY(want_count(call, "size", f.size, LARGEST));
     if (f.frequencies > f.n / 2 + 1)
-        return mx_bad_shape(call, "n = %lld has %lld frequencies", (long long)f.n, (long long)(f.n / 2 + 1));
+        return mx_bad_shape(call,
+                            "%lld frequencies are given, but n = %lld has only %lld; narrow them, or give a larger n",
+                            (long long)f.frequencies, (long long)f.n, (long long)(f.n / 2 + 1));
     mx_shape shape = call->in[0]->shape;
     shape.size[shape.n_dims - 1] = f.size;
     return mx_out(call, 0, f.dtype, &shape);

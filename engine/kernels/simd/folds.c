@@ -207,18 +207,18 @@ MX_INLINE bool fold_as(const enum kind kind, const int wide, const int step, con
     return kind == MEANS || !vm_any(vf_is_nan(all));
 }
 
+/* call(width of a window, columns to the next one, height, rows to the next one), as constants for the windows w. */
+#define BY_FORM(w, call)                                                                                               \
+    ((w)->most[1] - (w)->least[1] == 1 ? ((w)->most[0] == (w)->least[0] ? call(2, 2, 1, 1) : call(2, 2, 2, 2))         \
+     : (w)->stride[1] == 1             ? ((w)->most[0] == (w)->least[0] ? call(3, 1, 1, 1) : call(3, 1, 3, 1))         \
+                                       : ((w)->most[0] == (w)->least[0] ? call(3, 2, 1, 1) : call(3, 2, 3, 2)))
+
 MX_INLINE bool fold_dtype(const enum kind kind, const bool bf16, const mx_fold *f, const mx_tile *tile, const void *x,
                           char *y, int32_t *place)
 {
-    const bool single = f->w.most[0] == f->w.least[0];
-    if (f->w.most[1] - f->w.least[1] == 1)
-        return single ? fold_as(kind, 2, 2, 1, 1, bf16, f, tile, x, y, place)
-                      : fold_as(kind, 2, 2, 2, 2, bf16, f, tile, x, y, place);
-    if (f->w.stride[1] == 1)
-        return single ? fold_as(kind, 3, 1, 1, 1, bf16, f, tile, x, y, place)
-                      : fold_as(kind, 3, 1, 3, 1, bf16, f, tile, x, y, place);
-    return single ? fold_as(kind, 3, 2, 1, 1, bf16, f, tile, x, y, place)
-                  : fold_as(kind, 3, 2, 3, 2, bf16, f, tile, x, y, place);
+#define FOLD(wide, step, high, down) fold_as(kind, wide, step, high, down, bf16, f, tile, x, y, place)
+    return BY_FORM(&f->w, FOLD);
+#undef FOLD
 }
 
 MX_INLINE bool fold_kind(const enum kind kind, const mx_fold *f, const mx_tile *tile, mx_array x, char *y,
@@ -306,8 +306,8 @@ MX_INLINE void put_row(const bool chosen, const int step, const bool bf16, const
 }
 
 /* 2 VL columns of a tile's rows, which meet windows of rows low to before end. Row `row` + d of dx, d < high, meets the
- * next row of windows; its sum so far is sum[d]. *next: an element of dy that goes on with the order in memory, for
- * what is asked for ahead. Returns the greatest of `most` and of places. */
+ * next row of windows; its sum so far is sum[d]. *next counts elements of dy in the order of memory, in which they are
+ * prefetched: blocks are read in another order. Returns the greatest of `most` and of places. */
 MX_INLINE vi unfold_block(const bool chosen, const int wide, const int step, const int high, const int down,
                           const bool bf16, const mx_fold *f, const mx_tile *tile, int64_t low, int64_t end,
                           int64_t column, const char *dy, const int32_t *place, char *dx, vi most, int64_t *next)
@@ -378,15 +378,9 @@ MX_INLINE bool unfold_as(const bool chosen, const int wide, const int step, cons
 MX_INLINE bool unfold_dtype(const bool chosen, const bool bf16, const mx_fold *f, const mx_tile *tile, const void *dy,
                             const int32_t *place, char *dx)
 {
-    const bool single = f->w.most[0] == f->w.least[0];
-    if (f->w.most[1] - f->w.least[1] == 1)
-        return single ? unfold_as(chosen, 2, 2, 1, 1, bf16, f, tile, dy, place, dx)
-                      : unfold_as(chosen, 2, 2, 2, 2, bf16, f, tile, dy, place, dx);
-    if (f->w.stride[1] == 1)
-        return single ? unfold_as(chosen, 3, 1, 1, 1, bf16, f, tile, dy, place, dx)
-                      : unfold_as(chosen, 3, 1, 3, 1, bf16, f, tile, dy, place, dx);
-    return single ? unfold_as(chosen, 3, 2, 1, 1, bf16, f, tile, dy, place, dx)
-                  : unfold_as(chosen, 3, 2, 3, 2, bf16, f, tile, dy, place, dx);
+#define UNFOLD(wide, step, high, down) unfold_as(chosen, wide, step, high, down, bf16, f, tile, dy, place, dx)
+    return BY_FORM(&f->w, UNFOLD);
+#undef UNFOLD
 }
 
 bool MX_SIMD_NAME(mx_unfold)(const mx_fold *f, const mx_tile *tile, mx_array dy, const int32_t *place, mx_array dx)

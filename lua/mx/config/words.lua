@@ -115,7 +115,7 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
---- What to write here in place of a key of MaxText, in lines; nil if MaxText has no such key.
+--- Lines that say what mxlua has for a key of MaxText; nil if MaxText has no such key.
 ---@param key string
 ---@return string[]?
 function words.meaning(key)

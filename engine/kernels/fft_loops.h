@@ -15,8 +15,8 @@ typedef struct FFT(complex) {
 
 /* ---- steps: Stockham's order, which needs no permutation ----
  *
- * A step of radix r splits a transform of r m elements into r transforms of m elements. Blocks of `stride` neighbours go
- * through the same arithmetic. For each p < m, blocks a[j] at p + m j become blocks b[k] at r p + k, with j, k < r:
+ * A step of radix r splits a transform of r m elements into r transforms of m elements. Blocks of `stride` neighbours
+ * go through the same arithmetic. For each p < m, blocks a[j] at p + m j become blocks b[k] at r p + k, with j, k < r:
  * b[k] = w^(p k) sum over j of a[j] e^(-2 pi i jk / r). */
 
 MX_INLINE void FFT(step2)(const REAL *restrict ar, const REAL *restrict ai, int64_t apart, REAL *restrict br,

@@ -1,5 +1,5 @@
-/* Variances: a center for each piece, sums of distances from it and of their squares, joined in f64; logarithms of sums
- * of exponentials; and whether any element is not zero. */
+/* Variances: a center for each piece, sums of distances from it and of their squares, joined in f64; and logarithms
+ * of sums of exponentials. */
 #include "kernels/reduce.h"
 
 #include "core/element.h"
@@ -243,73 +243,4 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y)
     for (int64_t i = 0; i < e.outer * bands; i++)
         logsumexp_of_band(x, e, y, i / bands, i % bands * width, mx_min(width, e.inner - i % bands * width));
     return MX_OK;
-}
-
-/* ---- any and all ---- */
-
-enum { LINE = 512 }; /* columns, or neighbours, at a time */
-
-/* found[j] is not 0 if (x & mask) is not 0, or with `all` is 0, in one of n rows of `width` columns. Single columns are
- * rows of n neighbours. The search ends early. */
-#define DEFINE_ANY(name, type)                                                                                         \
-    MX_INLINE bool name##_has(const type *x, int64_t n, type mask, const bool all)                                     \
-    {                                                                                                                  \
-        type found = 0;                                                                                                \
-        for (int64_t i = 0; i < n; i++)                                                                                \
-            found |= all ? (x[i] & mask) == 0 : x[i] & mask;                                                           \
-        return found != 0;                                                                                             \
-    }                                                                                                                  \
-    MX_INLINE void name##_as(const type *x, type mask, const bool all, int64_t n, int64_t stride, int64_t width,       \
-                             uint8_t *y)                                                                               \
-    {                                                                                                                  \
-        type found[LINE] = {0};                                                                                        \
-        for (int64_t i = 0; stride == 1 && i < n && !found[0]; i += LINE) {                                            \
-            for (int64_t j = 0; j < LINE; j += 64 / (int64_t)sizeof *x)                                                \
-                __builtin_prefetch(x + i + 2 * LINE + j);                                                              \
-            found[0] = name##_has(x + i, mx_min(LINE, n - i), mask, all);                                              \
-        }                                                                                                              \
-        for (int64_t i = 0; stride > 1 && i < n; i++) {                                                                \
-            const type *row = x + i * stride;                                                                          \
-            for (int64_t j = 0; j < width; j += 64 / (int64_t)sizeof *x)                                               \
-                __builtin_prefetch(row + 4 * stride + j);                                                              \
-            for (int64_t j = 0; j < width; j++)                                                                        \
-                found[j] |= all ? (row[j] & mask) == 0 : row[j] & mask;                                                \
-        }                                                                                                              \
-        for (int64_t j = 0; j < width; j++)                                                                            \
-            y[j] = (found[j] != 0) != all;                                                                             \
-    }                                                                                                                  \
-    static void name(const void *data, int64_t first, type mask, bool all, int64_t n, int64_t stride, int64_t width,   \
-                     uint8_t *y)                                                                                       \
-    {                                                                                                                  \
-        const type *x = (const type *)data + first;                                                                    \
-        all ? name##_as(x, mask, true, n, stride, width, y) : name##_as(x, mask, false, n, stride, width, y);          \
-    }
-DEFINE_ANY(any_of_64, uint64_t)
-DEFINE_ANY(any_of_32, uint32_t)
-DEFINE_ANY(any_of_16, uint16_t)
-DEFINE_ANY(any_of_8, uint8_t)
-
-static void any_in_band(mx_array x, mx_extent e, bool all, int64_t o, int64_t from, uint8_t *y)
-{
-    int64_t width = mx_min(LINE, e.inner - from), first = o * e.n * e.inner + from;
-    size_t bytes = mx_dtype_bytes(x.dtype);
-    uint64_t mask =
-        UINT64_MAX >> (mx_dtype_is_integer(x.dtype) ? 0 : 1) >> (64 - 8 * bytes); /* without the sign of 0 */
-    y += o * e.inner + from;
-    if (bytes == 8)
-        any_of_64(x.data, first, mask, all, e.n, e.inner, width, y);
-    else if (bytes == 4)
-        any_of_32(x.data, first, (uint32_t)mask, all, e.n, e.inner, width, y);
-    else if (bytes == 2)
-        any_of_16(x.data, first, (uint16_t)mask, all, e.n, e.inner, width, y);
-    else
-        any_of_8(x.data, first, (uint8_t)mask, all, e.n, e.inner, width, y);
-}
-
-void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y)
-{
-    int64_t bands = mx_ceil_div(e.inner, LINE);
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < e.outer * bands; i++)
-        any_in_band(x, e, all, i / bands, i % bands * LINE, y);
 }

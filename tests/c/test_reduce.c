@@ -205,6 +205,42 @@ static void check_steps(const char *isa)
     }
 }
 
+/* Any (or all) of lines, each third of which has one element that is not zero (or is), in places all over them. What is
+ * behind the array would change the last lines. */
+static void check_any_of(mx_extent e, mx_dtype dtype, bool all, const char *isa)
+{
+    enum { BEHIND = 512 };
+    int64_t count = e.outer * e.n * e.inner, results = e.outer * e.inner;
+    void *x = malloc((size_t)(count + BEHIND) * mx_dtype_bytes(dtype));
+    uint8_t *want = malloc((size_t)results), *got = malloc((size_t)results + 1);
+    for (int64_t i = 0; i < count + BEHIND; i++)
+        mx_set_number(x, i, (i < count) == all, dtype);
+    for (int64_t k = 0; k < results; k++) {
+        want[k] = all;
+        if (k % 3 > 0)
+            continue;
+        mx_set_number(x, (k / e.inner * e.n + k * 7919 % e.n) * e.inner + k % e.inner, !all, dtype);
+        want[k] = !all;
+    }
+    got[results] = 77;
+    mx_reduce_any((mx_array){x, dtype}, e, all, got);
+    CHECK(memcmp(want, got, (size_t)results) == 0 && got[results] == 77, "%s: %s of (%d, %d, %d) %s", isa,
+          all ? "all" : "any", (int)e.outer, (int)e.n, (int)e.inner, mx_dtype_name(dtype));
+    free(x), free(want), free(got);
+}
+
+static void check_any(const char *isa)
+{
+    static const mx_extent extents[] = {{1, 1, 1},    {40, 64, 1},     {70, 63, 1},   {9, 1024, 1}, {9, 1025, 1},
+                                        {5, 5000, 1}, {1, 1 << 18, 1}, {3, 700, 2},   {2, 300, 63}, {2, 300, 64},
+                                        {2, 300, 65}, {1, 90, 4096},   {2, 40, 4097}, {1, 9, 20000}};
+    static const mx_dtype dtypes[] = {MX_F32, MX_BF16, MX_F64, MX_I32, MX_U8};
+    for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+            for (int all = 0; all < 2; all++)
+                check_any_of(extents[k], dtypes[d], all, isa);
+}
+
 /* Infinities and nothing at all. */
 static void check_edges(const char *isa)
 {
@@ -405,6 +441,7 @@ static void check_all(const char *isa)
     check_extents(isa);
     check_all_others(isa);
     check_edges(isa);
+    check_any(isa);
     check_logsumexp(isa);
     check_threads(isa);
     check_nan(isa);

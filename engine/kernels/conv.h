@@ -33,6 +33,13 @@ typedef struct mx_conv_run {
     int64_t from, to, n;
 } mx_conv_run;
 
+/* A row of those that are added to a line of sums, and how far from its beginning. */
+typedef struct mx_conv_term {
+    int64_t row, shift;
+} mx_conv_term;
+
+enum { MX_CONV_TERMS = 8 }; /* are added at once, at most */
+
 /* The loops for one instruction set. */
 typedef struct mx_conv_paths {
     float (*sum)(int64_t n, const void *x, mx_dtype dtype);
@@ -54,13 +61,15 @@ typedef struct mx_conv_paths {
     void (*put)(int64_t m, int64_t n, const float *tile, int64_t width, const float *bias, mx_array y, int64_t step,
                 bool stream);
 
-    /* Adds rows of a tile of f32, `width` apart: y[at[i] + from + l] += tile[i width + to + l], i < m, l < the n of a
-     * run. Whole vectors of y are read and written. */
-    void (*add)(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
-                float *y);
+    /* Adds rows of tiles of f32, `width` apart, to sums, several terms at once: y[at[i] + from + shift + l] +=
+     * tile[(i rows + row) width + to + l], i < m, for each term and l < the n of the run. Terms ascend by their
+     * shift. Whole vectors of y are read and written. */
+    void (*add)(int64_t m, int64_t rows, const float *tile, int64_t width, const int64_t *at, const mx_conv_term *terms,
+                int64_t n_terms, const mx_conv_run *run, float *y);
 
-    /* y[i] = x[i % step phase + i / step], i < n: columns that were sorted by their remainder. */
-    void (*weave)(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y);
+    /* y[i] = x[i % step phase + i / step], i < n: columns that were sorted by their remainder. Up to 32 floats behind
+     * both are read or written. */
+    void (*weave)(int64_t n, const float *x, int64_t phase, int64_t step, float *y);
 
     /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
     void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);

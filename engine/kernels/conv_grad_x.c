@@ -1,26 +1,30 @@
-/* The gradient of convolutions by x as one product for all taps: of the weights of a group, transposed (taps x
- * channels of x, outputs), and dy (outputs, positions). Each row of the product is then added to the elements of x that
+/* The gradient of convolutions by x as one product for all taps: of the weights of a group, transposed (channels
+ * of x x taps, outputs), and dy (outputs, positions). Each row of the product is then added to the elements of x that
  * its tap meets. Compared with passes over dy (conv_pass.c) this packs dy once instead of once for each tap, needs no
  * pass for each remainder by the stride, and fills the rows of the micro-kernel with the taps of few channels.
  *
  *     for images, groups, bands of rows of x, chunks of channels of x      on any thread
  *     for panels of columns: the positions that the band meets     packed into the first-level cache
- *     for panels of rows                                           the micro-kernel; its tile is added to sums
+ *     for panels of rows                                           the micro-kernel
+ *         for rows of the kernel                                       tiles are added to sums
  *
  * The sums are f32, with the columns of a row sorted by their remainder by the stride and with room for what lies
- * outside of x, so that neighbours in a tile are neighbours there. Bands are cut by sizes alone, and positions are
- * added in order, so the bits do not depend on the number of threads. */
+ * outside of x, so that neighbours in a tile are neighbours there. The taps of a row of the kernel are added together
+ * where they meet nearly the same sums. Bands are cut by sizes alone, and positions are added in order, so the bits do
+ * not depend on the number of threads. */
 #include "kernels/conv_internal.h"
 
 #include "core/pool.h"
 #include "kernels/context.h"
 
+#include <immintrin.h>
 #include <omp.h>
 #include <string.h>
 
 /* Floats of a thread's sums, which stay in the second-level cache beside the weights of a chunk; rows of a chunk, as
- * far as whole blocks of channels allow, so that a packed panel is used often. */
-enum { SUMS = 64 << 10, ROWS = 144, SLACK = 32 };
+ * far as whole panels of channels allow, so that a packed panel is used often; the longest distance of taps that are
+ * added together. */
+enum { SUMS = 64 << 10, ROWS = 144, SLACK = 64, NEAR = 16 };
 
 typedef struct job {
     const mx_conv *c;
@@ -32,24 +36,13 @@ typedef struct job {
     int64_t lines;                /* the most rows of sums of a channel */
     int64_t left, phase, row;     /* the first column of a phase; floats of a phase and of a row of sums */
     int64_t bytes;                /* of a thread's scratch */
+    bool stream;                  /* dx is written past the caches */
     uint32_t *a;                  /* packed weights: for each group and chunk the panels of rows */
+    mx_conv_term *terms;          /* the taps of a row of the kernel, by where they meet a row of sums */
     char *scratch;
 } job;
 
 static int64_t floor_div(int64_t a, int64_t n) { return a >= 0 ? a / n : -mx_ceil_div(-a, n); }
-
-/* The rows of a chunk of n channels are ordered by blocks of as many channels as a panel has rows, by taps, of which
- * those of one column are neighbours, and by channels. So the rows of a tile are added to different rows of sums. */
-typedef struct row_of {
-    int64_t channel, d, e; /* of the chunk; of the kernel */
-} row_of;
-
-static row_of row_at(const job *j, int64_t n, int64_t row)
-{
-    int64_t mr = j->u->mr, block = row / (mr * j->taps), width = mx_min(mr, n - block * mr);
-    int64_t rest = row - block * mr * j->taps, tap = rest / width;
-    return (row_of){block * mr + rest % width, tap % j->c->kernel[0], tap / j->c->kernel[0]};
-}
 
 static int64_t channels_of(const job *j, int64_t chunk)
 {
@@ -58,21 +51,23 @@ static int64_t channels_of(const job *j, int64_t chunk)
 
 /* ---- the weights ---- */
 
-/* scratch: room for the places of the rows and for the weights of a chunk as a matrix (outputs, rows). */
-static void pack_weights(const job *j, int64_t group, int64_t chunk, char *scratch)
+static void pack_weights(const job *j, int64_t group, int64_t chunk)
+{
+    int64_t all = mx_conv_taps(j->c), first = group * j->k * all + chunk * j->channels * j->taps;
+    j->u->pack_a(channels_of(j, chunk) * j->taps, j->k, mx_conv_part(j->w, first).data, j->w.dtype, all, true,
+                 j->a + (group * j->chunks + chunk) * j->rows * j->words);
+}
+
+static void set_terms(const job *j)
 {
     const mx_conv *c = j->c;
-    int64_t n = channels_of(j, chunk), rows = n * j->taps, all = mx_conv_taps(c), *at = (int64_t *)scratch;
-    size_t bytes = mx_dtype_bytes(j->w.dtype);
-    char *lines = scratch + rows * (int64_t)sizeof *at;
-    for (int64_t i = 0; i < rows; i++) {
-        row_of r = row_at(j, n, i);
-        at[i] = (chunk * j->channels + r.channel) * j->taps + r.d * c->kernel[1] + r.e;
+    for (int64_t e = 0; e < c->kernel[1]; e++) {
+        int64_t column = mx_conv_at(c, 1, 0, e), quotient = floor_div(column, c->stride[1]), i = e;
+        int64_t shift = (column - quotient * c->stride[1]) * j->phase + quotient - j->left;
+        for (; i > 0 && j->terms[i - 1].shift > shift; i--)
+            j->terms[i] = j->terms[i - 1];
+        j->terms[i] = (mx_conv_term){e, shift};
     }
-    for (int64_t o = 0; o < j->k; o++)
-        mx_conv_pick(mx_conv_part(j->w, (group * j->k + o) * all).data, bytes, rows, at,
-                     lines + (size_t)(o * rows) * bytes);
-    j->u->pack_a(rows, j->k, lines, j->w.dtype, rows, true, j->a + (group * j->chunks + chunk) * j->rows * j->words);
 }
 
 /* ---- bands ---- */
@@ -100,30 +95,31 @@ static part part_of(const job *j, int64_t number)
 }
 
 typedef struct room {
-    float *sums;
-    int64_t *at; /* (rows): where tiles of the first position are added to the sums */
+    float *sums, *tiles; /* tiles: of a panel of columns, the rows of a chunk */
+    float *line;         /* a channel of a band of x */
+    int64_t *at;         /* (channels, rows of the kernel): which row of sums the first position meets */
     uint32_t *panel;
 } room;
 
 static room room_of(const job *j, char *scratch, int64_t *bytes)
 {
-    int64_t sums = mx_round_up((j->channels * j->lines * j->row + SLACK) * 4, 64), at = mx_round_up(j->rows * 8, 64);
-    int64_t panel = mx_round_up((j->u->nr * j->words + MX_CONV_SLACK) * 4, 64);
-    int64_t weights = j->channels * j->taps * (8 + j->k * 4); /* while they are packed */
-    *bytes = mx_max(sums + at + panel, mx_round_up(weights, 64));
-    return (room){(float *)scratch, (int64_t *)(scratch + sums), (uint32_t *)(scratch + sums + at)};
+    int64_t sizes[] = {(j->channels * j->lines * j->row + SLACK) * 4, (SLACK + j->rows * j->u->nr) * 4,
+                       (j->band * j->c->in[1] + SLACK) * 4, j->channels * j->c->kernel[0] * 8,
+                       (j->u->nr * j->words + MX_CONV_SLACK) * 4};
+    char *at[sizeof sizes / sizeof *sizes];
+    *bytes = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        at[i] = scratch + *bytes;
+        *bytes += mx_round_up(sizes[i], 64);
+    }
+    return (room){(float *)at[0], (float *)at[1] + SLACK, (float *)at[2], (int64_t *)at[3], (uint32_t *)at[4]};
 }
 
-static void set_rows(const job *j, const part *p, int64_t *at)
+static void set_lines(const job *j, const part *p, int64_t *at)
 {
-    const mx_conv *c = j->c;
-    for (int64_t i = 0; i < p->channels * j->taps; i++) {
-        row_of r = row_at(j, p->channels, i);
-        int64_t column = mx_conv_at(c, 1, 0, r.e), quotient = floor_div(column, c->stride[1]);
-        int64_t remainder = column - quotient * c->stride[1];
-        int64_t line = r.channel * j->lines + mx_conv_at(c, 0, p->low, r.d) - p->top;
-        at[i] = line * j->row + remainder * j->phase + quotient - j->left;
-    }
+    int64_t height = j->c->kernel[0];
+    for (int64_t i = 0; i < p->channels * height; i++)
+        at[i] = (i / height * j->lines + mx_conv_at(j->c, 0, p->low, i % height) - p->top) * j->row;
 }
 
 /* Positions `first` to before first + n of those of a part, as runs to add. */
@@ -139,15 +135,43 @@ static int64_t runs_of(const job *j, int64_t first, int64_t n, mx_conv_run *runs
     return count;
 }
 
-static void put_sums(const job *j, const part *p, const float *sums)
+static void put_sums(const job *j, const part *p, const room *r)
 {
     const mx_conv *c = j->c;
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
     int64_t channel = (p->image * c->groups + p->group) * mx_conv_group_in(c) + p->chunk * j->channels;
-    for (int64_t n = 0; n < p->channels; n++)
+    for (int64_t n = 0; n < p->channels; n++) {
         for (int64_t y = p->first; y < p->last; y++)
-            mx_kernels_current()->conv->weave(c->in[1], sums + (n * j->lines + y - p->top) * j->row - j->left, j->phase,
-                                              c->stride[1],
-                                              mx_conv_part(j->dx, ((channel + n) * c->in[0] + y) * c->in[1]));
+            paths->weave(c->in[1], r->sums + (n * j->lines + y - p->top) * j->row - j->left, j->phase, c->stride[1],
+                         r->line + (y - p->first) * c->in[1]);
+        paths->put(1, (p->last - p->first) * c->in[1], r->line, 0, NULL,
+                   mx_conv_part(j->dx, ((channel + n) * c->in[0] + p->first) * c->in[1]), 0, j->stream);
+    }
+}
+
+/* Adds the tiles of a panel to the sums. */
+static void add_tiles(const job *j, const part *p, const mx_conv_run *runs, int64_t n_runs, const room *r)
+{
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
+    int64_t height = j->c->kernel[0], width = j->c->kernel[1];
+    for (const mx_conv_run *run = runs; run < runs + n_runs; run++)
+        for (int64_t e = 0, n; e < width; e += n) {
+            const mx_conv_term *t = j->terms + e;
+            for (n = 1; n < mx_min(width - e, MX_CONV_TERMS) && t[n].shift - t->shift < NEAR;)
+                n++;
+            paths->add(p->channels * height, width, r->tiles, j->u->nr, r->at, t, n, run, r->sums);
+        }
+}
+
+/* What the next panel is packed from, n neighbours from element `at` of dy on of each output: the share of the tile of
+ * rows i to i + mr of `rows`. */
+static mx_ahead next_of(const job *j, int64_t at, int64_t n, int64_t i, int64_t rows)
+{
+    int64_t size = mx_conv_positions(j->c), bytes = (int64_t)mx_dtype_bytes(j->dy.dtype);
+    int64_t first = j->k * i / rows, last = j->k * mx_min(i + j->u->mr, rows) / rows;
+    const char *from = mx_conv_part(j->dy, at + first * size).data;
+    int64_t beyond = (int64_t)((uintptr_t)from % 64);
+    return (mx_ahead){from - beyond, n * bytes + beyond, size * bytes, n > 0 ? last - first : 0};
 }
 
 static void run_part(const job *j, const part *p, char *scratch)
@@ -159,22 +183,21 @@ static void run_part(const job *j, const part *p, char *scratch)
     int64_t from = ((p->image * c->groups + p->group) * j->k) * size + p->low * c->out[1];
     const uint32_t *a = j->a + (p->group * j->chunks + p->chunk) * j->rows * j->words;
     room r = room_of(j, scratch, &bytes);
-    _Alignas(64) float tile[MX_MICRO_MAX_TILE];
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
-    set_rows(j, p, r.at);
+    set_lines(j, p, r.at);
     memset(r.sums, 0, (size_t)(p->channels * j->lines * j->row) * sizeof *r.sums);
     for (int64_t at = 0; at < count; at += nr) {
         const mx_conv_run all = {0, 0, mx_min(nr, count - at)};
         mx_conv_panel_cut(u, &all, 1, &panel);
         mx_conv_panel_take(u, &panel, mx_conv_part(j->dy, from + at), j->k, size, r.panel);
-        int64_t n_runs = runs_of(j, at, all.n, runs);
         for (int64_t i = 0; i < rows; i += mr) {
-            mx_micro_multiply(u, all.n, j->words, a + i * j->words, r.panel, 1, tile, nr, false, NULL);
-            mx_kernels_current()->conv->add(mx_min(mr, rows - i), tile, nr, r.at + i, runs, n_runs, r.sums);
+            const mx_ahead ahead[] = {next_of(j, from + at + nr, mx_min(nr, count - at - nr), i, rows), {0}};
+            mx_micro_multiply(u, all.n, j->words, a + i * j->words, r.panel, 1, r.tiles + i * nr, nr, false, ahead);
         }
+        add_tiles(j, p, runs, runs_of(j, at, all.n, runs), &r);
     }
-    put_sums(j, p, r.sums);
+    put_sums(j, p, &r);
 }
 
 /* ---- the plan ---- */
@@ -218,15 +241,20 @@ mx_status mx_conv_product_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_a
     if (c->batch * c->channels_in * mx_conv_pixels(c) == 0)
         return MX_OK;
     plan(&j);
-    int64_t a_bytes = mx_round_up(c->groups * j.chunks * j.rows * j.words * 4, 64), bytes = a_bytes + threads * j.bytes;
+    j.stream = mx_should_stream(c->batch * c->channels_in * mx_conv_pixels(c) * (int64_t)mx_dtype_bytes(dx.dtype));
+    int64_t a_bytes = mx_round_up(c->groups * j.chunks * j.rows * j.words * 4, 64);
+    int64_t terms = mx_round_up(c->kernel[1] * (int64_t)sizeof *j.terms, 64),
+            bytes = a_bytes + terms + threads * j.bytes;
     MX_TRY(mx_pool_alloc(bytes, (void **)&j.a));
-    j.scratch = (char *)j.a + a_bytes;
+    j.terms = (mx_conv_term *)((char *)j.a + a_bytes);
+    j.scratch = (char *)j.terms + terms;
+    set_terms(&j);
 #pragma omp parallel if (threads > 1)
     {
         char *scratch = j.scratch + omp_get_thread_num() * j.bytes;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < c->groups * j.chunks; i++)
-            pack_weights(&j, i / j.chunks, i % j.chunks, scratch);
+            pack_weights(&j, i / j.chunks, i % j.chunks);
         if (j.u->begin)
             j.u->begin();
 #pragma omp for schedule(dynamic)
@@ -236,6 +264,7 @@ mx_status mx_conv_product_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_a
         }
         if (j.u->end)
             j.u->end();
+        _mm_sfence(); /* of what was streamed */
     }
     mx_pool_free(j.a, bytes);
     return MX_OK;

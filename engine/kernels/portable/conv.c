@@ -49,19 +49,19 @@ static void put(int64_t m, int64_t n, const float *tile, int64_t width, const fl
             mx_set_float(y.data, i * step + j, tile[i * width + j] + (bias ? bias[i] : 0), y.dtype);
 }
 
-static void add(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
-                float *y)
+static void add(int64_t m, int64_t rows, const float *tile, int64_t width, const int64_t *at, const mx_conv_term *terms,
+                int64_t n_terms, const mx_conv_run *run, float *y)
 {
     for (int64_t i = 0; i < m; i++)
-        for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
-            for (int64_t l = 0; l < r->n; l++)
-                y[at[i] + r->from + l] += tile[i * width + r->to + l];
+        for (const mx_conv_term *t = terms; t < terms + n_terms; t++)
+            for (int64_t l = 0; l < run->n; l++)
+                y[at[i] + run->from + t->shift + l] += tile[(i * rows + t->row) * width + run->to + l];
 }
 
-static void weave(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y)
+static void weave(int64_t n, const float *x, int64_t phase, int64_t step, float *y)
 {
     for (int64_t i = 0; i < n; i++)
-        mx_set_float(y.data, i, x[i % step * phase + i / step], y.dtype);
+        y[i] = x[i % step * phase + i / step];
 }
 
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)

@@ -120,50 +120,82 @@ static void put(int64_t m, int64_t n, const float *tile, int64_t width, const fl
                : put_as(false, false, m, n, tile, width, bias, y.data, step);
 }
 
-/* Rows in the inner loop: an element of y that was just written is not read at once. */
-static void add(int64_t m, const float *tile, int64_t width, const int64_t *at, const mx_conv_run *runs, int64_t n_runs,
-                float *y)
+/* Loads where the bits of a mask are set, and zeros. */
+MX_INLINE vf load_masked(const float *x, vm mask)
 {
-    for (const mx_conv_run *r = runs; r < runs + n_runs; r++)
-        for (int64_t l = 0; l < r->n; l += VL)
-            for (int64_t i = 0; i < m; i++) {
-                const float *from = tile + i * width + r->to + l;
-                float *to = y + at[i] + r->from + l;
-                vf_store(to, vf_load(to) + (r->n - l >= VL ? vf_load(from) : vf_load_part(from, r->n - l)));
-            }
+#if MX_SIMD_512
+    return _mm512_maskz_loadu_ps(mask, x);
+#else
+    return _mm256_maskload_ps(x, _mm256_castps_si256(mask));
+#endif
 }
 
-MX_INLINE void weave_as(const bool bf16, int64_t n, const float *x, int64_t phase, void *y)
+/* The lanes l for which from <= l < to. */
+MX_INLINE vm lanes(int64_t from, int64_t to)
 {
-    for (int64_t i = 0; i < n; i += 2 * VL) {
-        vf even = vf_load(x + i / 2), odd = vf_load(x + phase + i / 2);
-        int64_t left = n - i;
-        float both[2 * VL];
-        if (bf16 && left >= 2 * VL) {
-            vi_store((int32_t *)((mx_bf16 *)y + i), vf_join_bf16(even, odd));
-            continue;
+    vm below = vm_first(mx_max(mx_min(from, VL), 0)), first = vm_first(mx_max(mx_min(to, VL), 0));
+#if MX_SIMD_512
+    return (vm)(first & ~below);
+#else
+    return _mm256_andnot_ps(below, first);
+#endif
+}
+
+/* Lines in the inner loop: an element of y that was just written is not read at once. Vectors of y are aligned. */
+MX_INLINE void add_terms(const int n_terms, int64_t m, int64_t rows, const float *tile, int64_t width,
+                         const int64_t *at, const mx_conv_term *terms, const mx_conv_run *run, float *y)
+{
+    int64_t first = run->from + terms->shift, last = run->from + terms[n_terms - 1].shift + run->n;
+    for (int64_t l = first / VL * VL; l < last; l += VL) {
+        const float *from[MX_CONV_TERMS];
+        vm mask[MX_CONV_TERMS];
+        for (int t = 0; t < n_terms; t++) {
+            int64_t begin = run->from + terms[t].shift - l;
+            mask[t] = lanes(begin, begin + run->n);
+            from[t] = tile + terms[t].row * width + run->to - begin;
         }
-        vf_store_in_turn(both, even, odd);
-        row_store_part(y, i, vf_load(both), mx_min(left, VL), bf16);
-        if (left > VL)
-            row_store_part(y, i + VL, vf_load(both + VL), mx_min(left - VL, VL), bf16);
+        for (int64_t i = 0; i < m; i++) {
+            float *to = y + at[i] + l;
+            vf sum = vf_load(to);
+            for (int t = 0; t < n_terms; t++)
+                sum = sum + load_masked(from[t] + i * rows * width, mask[t]);
+            vf_store(to, sum);
+        }
     }
 }
 
-static void weave(int64_t n, const float *x, int64_t phase, int64_t step, mx_array y)
+static void add(int64_t m, int64_t rows, const float *tile, int64_t width, const int64_t *at, const mx_conv_term *terms,
+                int64_t n_terms, const mx_conv_run *run, float *y)
 {
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    if (step == 1 && mx_is_bf16(y.dtype))
-        paths->to_bf16(x, y.data, n, false);
-    else if (step == 1)
-        memcpy(y.data, x, (size_t)n * sizeof *x);
-    else if (step == 2 && mx_is_bf16(y.dtype))
-        weave_as(true, n, x, phase, y.data);
+    switch (n_terms) {
+    case 1:
+        add_terms(1, m, rows, tile, width, at, terms, run, y);
+        break;
+    case 2:
+        add_terms(2, m, rows, tile, width, at, terms, run, y);
+        break;
+    case 3:
+        add_terms(3, m, rows, tile, width, at, terms, run, y);
+        break;
+    case 4:
+        add_terms(4, m, rows, tile, width, at, terms, run, y);
+        break;
+    default:
+        add_terms((int)n_terms, m, rows, tile, width, at, terms, run, y);
+    }
+}
+
+static void weave(int64_t n, const float *x, int64_t phase, int64_t step, float *y)
+{
+    if (step == 1)
+        memcpy(y, x, (size_t)n * sizeof *x);
     else if (step == 2)
-        weave_as(false, n, x, phase, y.data);
+        for (int64_t i = 0; i < n; i += 2 * VL)
+            vf_store_in_turn(y + i, vf_load(x + i / 2), vf_load(x + phase + i / 2));
     else
-        for (int64_t i = 0; i < n; i++)
-            mx_set_float(y.data, i, x[i % step * phase + i / step], y.dtype);
+        for (int64_t rest = 0; rest < mx_min(step, n); rest++)
+            for (int64_t i = rest, q = rest * phase; i < n; i += step)
+                y[i] = x[q++];
 }
 
 MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, int64_t y_step,

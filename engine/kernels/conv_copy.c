@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { LONG_ROW = 512 }; /* rows of more results are cut */
+enum { LINE = 64 };      /* bytes */
 
 mx_conv_blocks mx_conv_blocks_of(const mx_windows *w, int64_t batch, int64_t most, int64_t unit)
 {
@@ -31,29 +32,35 @@ static int64_t phase_of(const mx_windows *w, int64_t columns)
     return w->stride[1] == 1 ? n : mx_round_up(mx_ceil_div(n, w->stride[1]), 16);
 }
 
-mx_conv_copy mx_conv_copy_of(const mx_windows *w, int64_t batch, const mx_conv_blocks *blocks, int64_t block)
+/* Columns j0 to before j0 + columns of each row of results. */
+static mx_conv_copy copy_of(const mx_windows *w, int64_t first, int64_t count, int64_t j0, int64_t columns)
 {
-    mx_conv_copy c = {.w = *w, .columns = w->out[1]};
-    int64_t positions = w->out[0] * w->out[1];
-    if (blocks->pieces > 0) {
-        c.j0 = block % blocks->pieces * blocks->size;
-        c.first = block / blocks->pieces * w->out[1] + c.j0;
-        c.count = c.columns = mx_min(blocks->size, w->out[1] - c.j0);
-    } else {
-        c.first = block * blocks->size;
-        c.count = mx_min(blocks->size, batch * positions - c.first);
-    }
-    int64_t last = c.first + c.count - 1, last_row = last % positions / w->out[1];
-    c.image = c.first / positions;
+    mx_conv_copy c = {.w = *w, .first = first, .count = count, .j0 = j0, .columns = columns};
+    int64_t positions = w->out[0] * w->out[1], last = first + count - 1, last_row = last % positions / w->out[1];
+    c.image = first / positions;
     c.images = last / positions - c.image + 1;
-    c.i0 = c.first % positions / w->out[1];
-    c.phase = phase_of(w, c.columns);
+    c.i0 = first % positions / w->out[1];
+    c.phase = phase_of(w, columns);
     c.row = c.phase * w->stride[1];
     c.lines_before = lines_of(w, (c.images == 1 ? last_row + 1 : w->out[0]) - c.i0);
     c.lines = c.lines_before;
     if (c.images > 1)
         c.lines += (c.images - 2) * lines_of(w, w->out[0]) + lines_of(w, last_row + 1);
     return c;
+}
+
+mx_conv_copy mx_conv_copy_of(const mx_windows *w, int64_t batch, const mx_conv_blocks *blocks, int64_t block)
+{
+    int64_t width = w->out[1], size = blocks->size, first = block * size;
+    if (blocks->pieces == 0)
+        return copy_of(w, first, mx_min(size, batch * w->out[0] * width - first), 0, width);
+    int64_t j0 = block % blocks->pieces * size, columns = mx_min(size, width - j0);
+    return copy_of(w, block / blocks->pieces * width + j0, columns, j0, columns);
+}
+
+mx_conv_copy mx_conv_copy_between(const mx_windows *w, int64_t first, int64_t count)
+{
+    return copy_of(w, first, count, 0, w->out[1]);
 }
 
 int64_t mx_conv_copy_most(const mx_windows *w, const mx_conv_blocks *blocks)
@@ -99,20 +106,50 @@ void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int6
     }
 }
 
-void mx_conv_ask_piece(const mx_conv_asking *a, int64_t piece)
+/* What a copy meets of a plane of image n: its rows. */
+static mx_ahead piece_of(const mx_conv_asking *a, int64_t plane, int64_t n)
 {
-    enum { LINE = 64 };
     const mx_conv_copy *c = &a->copy;
     const mx_windows *w = &c->w;
-    int64_t bytes = (int64_t)mx_dtype_bytes(a->planes->x.dtype), plane = a->begin + piece / c->images;
-    int64_t left = mx_max(c->j0 * w->stride[1] + w->least[1], 0);
-    int64_t right = mx_min(c->j0 * w->stride[1] + w->least[1] + met_by(w, c->columns), w->in[1]);
-    int64_t image = piece % c->images, y = first_line(c, image);
-    int64_t last = mx_min(y + lines_to(c, image) - (image > 0 ? lines_to(c, image - 1) : 0), w->in[0]);
-    for (y = mx_max(y, 0); y < last; y++) {
-        const char *row = row_at(c, a->planes, plane, image, y).data;
-        for (int64_t b = left * bytes; b < right * bytes; b += LINE)
-            __builtin_prefetch(row + b, 0, 3);
+    int64_t bytes = (int64_t)mx_dtype_bytes(a->planes->x.dtype), top = first_line(c, n);
+    int64_t left = c->j0 * w->stride[1] + w->least[1], right = mx_min(left + met_by(w, c->columns), w->in[1]);
+    int64_t last = mx_min(top + lines_to(c, n) - (n > 0 ? lines_to(c, n - 1) : 0), w->in[0]);
+    left = mx_max(left, 0);
+    top = mx_max(top, 0);
+    const char *row = row_at(c, a->planes, plane, n, top).data;
+    return (mx_ahead){row + left * bytes, mx_max(right - left, 0) * bytes, w->in[1] * bytes, mx_max(last - top, 0)};
+}
+
+mx_ahead *mx_conv_list(mx_conv_asking *a, int64_t i, int64_t n, mx_ahead *list)
+{
+    int64_t end = mx_ceil_div(a->n_planes * a->copy.images * i, n);
+    for (int64_t entries = 0; entries < MX_CONV_AHEAD && a->done < end; entries++) {
+        int64_t image = a->done / a->n_planes, plane = a->done % a->n_planes;
+        mx_ahead piece = piece_of(a, a->begin + plane, image);
+        int64_t beyond = (int64_t)((uintptr_t)piece.at % LINE), some = 1;
+        if (piece.rows == 1 || piece.bytes == piece.step) { /* neighbours: pieces of several planes are rows */
+            some = mx_min(a->n_planes - plane, end - a->done);
+            piece.bytes *= piece.rows;
+            piece.step = a->planes->step * (int64_t)mx_dtype_bytes(a->planes->x.dtype);
+            piece.rows = piece.bytes > 0 ? some : 0;
+        }
+        a->done += some;
+        if (piece.rows > 0)
+            *list++ = (mx_ahead){piece.at - beyond, piece.bytes + beyond, piece.step, piece.rows};
+    }
+    *list = (mx_ahead){0};
+    return list;
+}
+
+void mx_conv_ask(mx_conv_asking *a, int64_t i, int64_t n)
+{
+    mx_ahead list[MX_CONV_AHEAD + 1];
+    while (a->done * n < a->n_planes * a->copy.images * i) {
+        mx_conv_list(a, i, n, list);
+        for (const mx_ahead *x = list; x->rows > 0; x++)
+            for (int64_t r = 0; r < x->rows; r++)
+                for (int64_t b = 0; b < x->bytes; b += LINE)
+                    __builtin_prefetch(x->at + r * x->step + b, 0, 3);
     }
 }
 

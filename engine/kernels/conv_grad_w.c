@@ -23,13 +23,12 @@ typedef struct job {
     const mx_micro *u;
     mx_conv_pass p; /* forward */
     bool swapped;   /* of points: x and dy take each other's part, and the weights are turned */
-    mx_array dy;
     float *dw;
-    mx_conv_planes planes;  /* of x, of all groups */
-    mx_conv_blocks blocks;  /* of positions */
-    int64_t channels, rows; /* of x and of y in a chunk, the latter whole panels */
-    int64_t columns;        /* of a chunk, whole panels */
-    int64_t floats, bytes;  /* the most of a copy; bytes of a thread's scratch */
+    mx_conv_planes planes, planes_dy; /* of x and of dy, of all groups */
+    mx_conv_blocks blocks;            /* of positions */
+    int64_t channels, rows;           /* of x and of y in a chunk, the latter whole panels */
+    int64_t columns;                  /* of a chunk, whole panels */
+    int64_t floats, bytes;            /* the most of a copy; bytes of a thread's scratch */
 } job;
 
 /* ---- scratch ---- */
@@ -72,10 +71,10 @@ static void pack_dy(const job *j, int64_t group, int64_t row, int64_t m, int64_t
     const mx_conv_pass *q = &j->p;
     int64_t size = q->w.out[0] * q->w.out[1], channels = q->groups * q->outputs, image = first / size;
     int64_t channel = group * q->outputs + row;
-    size_t bytes = mx_dtype_bytes(j->dy.dtype);
+    size_t bytes = mx_dtype_bytes(j->planes_dy.x.dtype);
     if (first + n <= (image + 1) * size) {
         int64_t at = (image * channels + channel) * size + first % size;
-        j->u->pack_a(m, n, mx_conv_part(j->dy, at).data, j->dy.dtype, size, false, packed);
+        j->u->pack_a(m, n, mx_conv_part(j->planes_dy.x, at).data, j->planes_dy.x.dtype, size, false, packed);
         return;
     }
     for (int64_t p = 0, some; p < n; p += some) {
@@ -84,9 +83,10 @@ static void pack_dy(const job *j, int64_t group, int64_t row, int64_t m, int64_t
         some = mx_min(n - p, size - at);
         for (int64_t i = 0; i < m; i++)
             memcpy(lines + (size_t)(i * n + p) * bytes,
-                   mx_conv_part(j->dy, (image * channels + channel + i) * size + at).data, (size_t)some * bytes);
+                   mx_conv_part(j->planes_dy.x, (image * channels + channel + i) * size + at).data,
+                   (size_t)some * bytes);
     }
-    j->u->pack_a(m, n, lines, j->dy.dtype, n, false, packed);
+    j->u->pack_a(m, n, lines, j->planes_dy.x.dtype, n, false, packed);
 }
 
 /* Copies of channels of x, turned: element i of each copy, then i + 1 of each. */
@@ -164,34 +164,46 @@ typedef struct chunk {
     int64_t group, channel, channels, row, rows;
 } chunk;
 
-/* The product of a packed panel of n columns from `column` on, for a block of positions, onto the sums. What the
- * next block reads of x is asked for meanwhile, up to `part` + 1 of `parts`. */
+/* What is read next: for copies of x or, in place, for the next panel; and of dy for the next block. */
+typedef struct reading {
+    mx_conv_asking x, dy;
+} reading;
+
+/* The product of packed panel number `panel` of `panels`, of n columns from `column` on, for a block of positions, onto
+ * the sums. What is read next is prefetched meanwhile. */
 static void multiply(const job *j, const chunk *k, int64_t column, int64_t n, int64_t words, bool onto, const room *r,
-                     mx_conv_asking *then, int64_t part, int64_t parts)
+                     reading *next, int64_t panel, int64_t panels)
 {
     int64_t mr = j->u->mr, nr = j->u->nr, tiles = mx_ceil_div(k->rows, mr);
     for (int64_t i = 0; i < tiles; i++) {
-        mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
+        int64_t part = panel * tiles + i + 1, parts = panels * tiles;
+        mx_ahead ahead[2 * MX_CONV_AHEAD + 1];
+        mx_ahead *more = mx_conv_list(&next->x, j->p.in_place ? i + 1 : part, j->p.in_place ? tiles : parts, ahead);
+        mx_conv_list(&next->dy, part, parts, more);
         mx_micro_multiply(j->u, n, words, r->a + i * mr * words, r->panel, 1, r->sums + column * j->rows + i * mr * nr,
-                          nr, onto, NULL);
+                          nr, onto, ahead);
     }
 }
 
 static void add_block(const job *j, const chunk *k, int64_t block, room *r)
 {
     const mx_micro *u = j->u;
-    mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block);
-    mx_conv_asking then = {copy, &j->planes, k->channel, 0, 0};
-    int64_t n = copy.count, words = mx_conv_words(u, n), columns = k->channels * j->p.taps;
-    int64_t panels = mx_ceil_div(columns, u->nr);
+    const mx_windows points = {.in = {j->planes_dy.step, 1}, .out = {j->planes_dy.step, 1}, .stride = {1, 1}};
+    mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block), after = copy;
+    int64_t n = copy.count, words = mx_conv_words(u, n), columns = k->channels * j->p.taps, nr = u->nr;
+    int64_t panels = mx_ceil_div(columns, nr);
+    bool last = block + 1 == j->blocks.count;
+    reading next = {.x = {copy, &j->planes, k->channel, 0, 0}, .dy = {copy, &j->planes_dy, 0, 0, 0}};
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
+    if (!last) {
+        after = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
+        next.x = (mx_conv_asking){after, &j->planes, k->channel, k->channels, 0};
+        next.dy = (mx_conv_asking){mx_conv_copy_between(&points, after.first, after.count), &j->planes_dy,
+                                   k->group * j->p.outputs + k->row, k->rows, 0};
+    }
     if (!j->p.in_place)
         copy_x(j, &copy, k->channel, k->channels, r);
-    if (block + 1 < j->blocks.count) {
-        then.copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block + 1);
-        then.count = k->channels * then.copy.images;
-    }
     for (int64_t p = 0; p < n && !j->p.in_place;) { /* what is left of a row of results */
         (void)mx_conv_copy_runs(&copy, p, mx_min(n - p, copy.columns), runs);
         for (int64_t i = 0; i < runs[0].n; i++, p++)
@@ -200,14 +212,17 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
     for (int64_t i = 0; i < k->rows; i += u->mr)
         pack_dy(j, k->group, k->row + i, mx_min(u->mr, k->rows - i), copy.first, n, r->lines, r->a + i * words);
     for (int64_t i = 0; i < panels; i++) {
-        int64_t c = i * u->nr, some = mx_min(u->nr, columns - c);
+        int64_t c = i * nr, some = mx_min(nr, columns - c);
         if (j->p.in_place) {
             pack_x(j, &copy, k->channel + c, some, r);
+            int64_t begin = i + 1 < panels ? c + nr : 0;
+            next.x = (mx_conv_asking){begin > 0 ? copy : after, &j->planes, k->channel + begin,
+                                      begin > 0 || !last ? mx_min(nr, columns - begin) : 0, 0};
         } else {
             mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
             mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
         }
-        multiply(j, k, c, some, words, block > 0, r, &then, i, panels);
+        multiply(j, k, c, some, words, block > 0, r, &next, i, panels);
     }
 }
 
@@ -279,17 +294,18 @@ static void run_all(const job *j, int64_t threads, char *scratch)
 }
 
 /* Of points, what fills the panels better becomes the columns: a tenth less work is worth turning the weights. */
-static void swap(job *j, mx_array x)
+static void swap(job *j)
 {
     mx_conv_pass *p = &j->p;
     int64_t mr = j->u->mr, nr = j->u->nr, n = p->outputs;
     int64_t now = mx_round_up(n, mr) * mx_round_up(p->inputs, nr);
     int64_t then = mx_round_up(p->inputs, mr) * mx_round_up(n, nr);
-    if (!p->in_place || x.dtype != j->dy.dtype || 10 * then > 9 * now)
+    if (!p->in_place || j->planes.x.dtype != j->planes_dy.x.dtype || 10 * then > 9 * now)
         return;
     j->swapped = true;
-    j->planes = (mx_conv_planes){j->dy, j->planes.step, p->groups * n * j->planes.step};
-    j->dy = x;
+    mx_conv_planes planes = j->planes;
+    j->planes = j->planes_dy;
+    j->planes_dy = planes;
     p->outputs = p->inputs;
     p->inputs = n;
 }
@@ -297,14 +313,15 @@ static void swap(job *j, mx_array x)
 mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
 {
     int64_t threads = omp_in_parallel() ? 1 : omp_get_max_threads(), pixels = mx_conv_pixels(c);
-    job j = {.p = mx_conv_pass_forward(c), .u = mx_conv_micro(x.dtype, dy.dtype), .dy = dy, .dw = dw};
+    job j = {.p = mx_conv_pass_forward(c), .u = mx_conv_micro(x.dtype, dy.dtype), .dw = dw};
     int64_t elements = c->channels_out * mx_conv_taps(c);
     j.planes = (mx_conv_planes){x, pixels, c->channels_in * pixels};
+    j.planes_dy = (mx_conv_planes){dy, mx_conv_positions(c), c->channels_out * mx_conv_positions(c)};
     if (c->batch * mx_conv_positions(c) == 0 || elements == 0) {
         memset(dw, 0, (size_t)elements * sizeof *dw);
         return MX_OK;
     }
-    swap(&j, x);
+    swap(&j);
     plan(&j, threads);
     char *scratch;
     MX_TRY(mx_pool_alloc(threads * j.bytes, (void **)&scratch));

@@ -92,6 +92,9 @@ enum { MX_CONV_SLACK = 64 }; /* floats behind the last copy */
 
 mx_conv_copy mx_conv_copy_of(const mx_windows *w, int64_t batch, const mx_conv_blocks *blocks, int64_t block);
 
+/* The same of `count` results from `first` on, of which those of a row of results are not in several blocks. */
+mx_conv_copy mx_conv_copy_between(const mx_windows *w, int64_t first, int64_t count);
+
 /* The most floats that the copies of a plane take in any block. */
 int64_t mx_conv_copy_most(const mx_windows *w, const mx_conv_blocks *blocks);
 
@@ -103,22 +106,22 @@ typedef struct mx_conv_planes {
 
 void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int64_t plane, float *copy);
 
-/* What copies are made from is asked for, so that reading it overlaps with arithmetic: `count` pieces, a plane of an
- * image each, from plane `begin` on, of which `done` have been. */
+/* What copies are made from is asked for, so that reading it overlaps with arithmetic: of each image of a copy the same
+ * `n_planes` planes from `begin` on, one piece each, of which `done` have been. */
 typedef struct mx_conv_asking {
     mx_conv_copy copy;
     const mx_conv_planes *planes;
-    int64_t begin, count, done;
+    int64_t begin, n_planes, done;
 } mx_conv_asking;
 
-void mx_conv_ask_piece(const mx_conv_asking *a, int64_t piece);
+enum { MX_CONV_AHEAD = 4 };
 
-/* Goes on until `i` of `n` parts of all have been asked for. */
-static inline void mx_conv_ask(mx_conv_asking *a, int64_t i, int64_t n)
-{
-    for (; a->done * n < a->count * i; a->done++)
-        mx_conv_ask_piece(a, a->done);
-}
+/* Lists further pieces until `i` of `n` parts of all have been asked for: at most MX_CONV_AHEAD entries, and one of no
+ * rows, at which what it returns points. What does not fit comes with the next part. */
+mx_ahead *mx_conv_list(mx_conv_asking *a, int64_t i, int64_t n, mx_ahead *list);
+
+/* Prefetches them at once. */
+void mx_conv_ask(mx_conv_asking *a, int64_t i, int64_t n);
 
 /* The results from number `at` of the block on, n at most, as runs of neighbours; returns the number of runs. */
 int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_run *runs);

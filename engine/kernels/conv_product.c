@@ -200,7 +200,7 @@ static void copy_planes(const job *j, const mx_conv_copy *copy, int64_t group, i
 {
     int64_t floats = copy->lines * copy->row;
     span s = planes_of(j, group, k0, k), next = planes_of(j, group, k0 + k, k);
-    mx_conv_asking then = {*copy, &j->planes, next.begin, (next.end - next.begin) * copy->images, 0};
+    mx_conv_asking then = {*copy, &j->planes, next.begin, next.end - next.begin, 0};
     for (int64_t c = s.begin; c < s.end; c++) {
         mx_conv_copy_fill(copy, &j->planes, c, r->copies + (c - s.begin) * floats);
         mx_conv_ask(&then, c + 1 - s.begin, s.end - s.begin);
@@ -225,7 +225,7 @@ static mx_conv_asking next_of(const job *j, const mx_conv_copy *copy, int64_t gr
         s = planes_of(j, group, 0, some);
     }
     next.begin = s.begin;
-    next.count = (s.end - s.begin) * next.copy.images;
+    next.n_planes = s.end - s.begin;
     return next;
 }
 
@@ -249,9 +249,11 @@ static void multiply(const job *j, const chunk *c, int64_t column, int64_t n, in
     for (int64_t i = 0; i < tiles; i++, a += mr * words) {
         int64_t row = c->row + i * mr, m = mx_min(mr, j->p->outputs - row);
         float *to = j->kc < j->k ? sums + i * mr * j->width : tile;
-        mx_conv_ask(then, part * tiles + i + 1, parts * tiles);
+        mx_ahead ahead[MX_CONV_AHEAD + 1];
+        mx_conv_list(then, part * tiles + i + 1, parts * tiles, ahead);
         for (int64_t q = 0; q * nr < n; q++)
-            mx_micro_multiply(j->u, n - q * nr, words, a, panels + q * each, 1, to + q * nr, j->width, k0 > 0, NULL);
+            mx_micro_multiply(j->u, n - q * nr, words, a, panels + q * each, 1, to + q * nr, j->width, k0 > 0,
+                              q == 0 ? ahead : NULL);
         if (last)
             put(j, c->group, row, m, runs, n_runs, to);
     }

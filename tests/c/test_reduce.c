@@ -1,4 +1,5 @@
 /* Reductions against loops in double precision. */
+#include "core/ahead.h"
 #include "kernels/slopes.h"
 
 #include "buffers.h"
@@ -321,6 +322,30 @@ static void check_nan(const char *isa)
         }
 }
 
+/* One NaN in columns that are read in vectors: its own column alone has it, and the others their extremes. */
+static void check_nan_of_columns(const char *isa)
+{
+    enum { ROWS = 11, COLUMNS = 150 };
+    for (int64_t place = 0; place < ROWS * COLUMNS; place += 31) {
+        mx_dtype dtype = place & 1 ? MX_BF16 : MX_F32;
+        mx_fold fold = place & 2 ? MX_FOLD_MIN : MX_FOLD_MAX;
+        void *x = make_values(ROWS * COLUMNS, dtype, -1, 1), *y = make_values(COLUMNS, dtype, 0, 1);
+        set_value(x, place, NAN, dtype);
+        mx_reduce_extreme(fold, (mx_array){x, dtype}, (mx_extent){1, ROWS, COLUMNS}, (mx_array){y, dtype});
+        for (int64_t j = 0; j < COLUMNS; j++) {
+            double want = get_value(x, j, dtype), got = get_value(y, j, dtype);
+            for (int64_t i = 1; i < ROWS; i++) {
+                double one = get_value(x, i * COLUMNS + j, dtype);
+                want = fold == MX_FOLD_MIN ? fmin(want, one) : fmax(want, one);
+            }
+            CHECK(j == place % COLUMNS ? isnan(got) : got == want, "NaN at %d: column %d has %g, not %g, on %s",
+                  (int)place, (int)j, got, want, isa);
+        }
+        free(x);
+        free(y);
+    }
+}
+
 static void test_max_backward(void)
 {
     float x[6] = {1, 5, 2, 5, 3, 4}, y[3] = {5, 5, 4}, dy[3] = {2, 8, 1}, dx[6];
@@ -445,13 +470,19 @@ static void check_all(const char *isa)
     check_logsumexp(isa);
     check_threads(isa);
     check_nan(isa);
+    check_nan_of_columns(isa);
 }
 
 int main(void)
 {
-    for_each_isa(check_all);
-    for_each_isa(test_slopes);
-    for_each_isa(check_steps);
+    const bool reads_ahead = mx_cpu_reads_ahead();
+    for (int ahead = 0; ahead < 2; ahead++) {
+        mx_cpu_assume_reads_ahead(ahead);
+        for_each_isa(check_all);
+        for_each_isa(test_slopes);
+        for_each_isa(check_steps);
+    }
+    mx_cpu_assume_reads_ahead(reads_ahead);
     test_max_backward();
     test_integers();
     test_integers_across();

@@ -4,9 +4,15 @@
 #ifndef MX_KERNELS_SIMD_LOOK_AHEAD_H
 #define MX_KERNELS_SIMD_LOOK_AHEAD_H
 
+#include "core/ahead.h"
 #include "kernels/simd/rows.h"
 
 enum { ROWS_AT_ONCE = 8, LOOK_AHEAD = 1024 };
+
+/* Where the processor reads ahead by itself (mx_cpu_reads_ahead()), so many rows of f32 side by side, and so many cache
+ * lines of each, are read fastest. bf16 takes more instructions for a line, so that fewer lines are under way at once:
+ * asking for them is as fast. */
+enum { ROWS_UNASKED = 4, LINES = 4 };
 
 typedef struct look_ahead {
     int64_t turn, near, far; /* elements to the place that is asked for, from before column `turn` and from there on */

@@ -86,44 +86,104 @@ static float row(mx_fold fold, mx_array x, int64_t n)
     FOR_EACH_FOLD(row_as, fold, bf16, x.data, n)
 }
 
-/* Some rows at once, so that acc is read and written once for all of them. It is arranged as row_get() has the columns.
- */
-MX_INLINE void fold_rows(mx_fold fold, bool bf16, float *acc, const void *x, int64_t at, const int64_t rows,
-                         int64_t stride, int64_t width)
+/* Whether one of two is NaN. */
+#if MX_SIMD_512
+MX_INLINE vm either_nan(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }
+MX_INLINE vm vm_or(vm a, vm b) { return a | b; }
+#else
+MX_INLINE vm either_nan(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
+MX_INLINE vm vm_or(vm a, vm b) { return _mm256_or_ps(a, b); }
+#endif
+
+/* As fold_in(), of an x that is a number. */
+MX_INLINE vf fold_number(mx_fold fold, vf acc, vf x)
+{
+    if (fold == MX_FOLD_MIN)
+        return vf_min(x, acc); /* in this order a NaN in acc stays */
+    return fold == MX_FOLD_MAX ? vf_max(x, acc) : fold_in(fold, acc, x);
+}
+
+/* One step of fold_steps(), with NaNs. */
+MX_INLINE void fold_with_nan(mx_fold fold, const bool bf16, const int vectors, float *acc, const void *x, int64_t at,
+                             int64_t rows, int64_t stride)
+{
+    for (int u = 0; u < vectors; u += 2) {
+        vf a[2] = {vf_load(acc + u * VL), vf_load(acc + (u + 1) * VL)}, v[2];
+        for (int64_t r = 0; r < rows; r++) {
+            row_get(x, at + r * stride + u * VL, v, bf16);
+            a[0] = fold_in(fold, a[0], v[0]);
+            a[1] = fold_in(fold, a[1], v[1]);
+        }
+        vf_store(acc + u * VL, a[0]);
+        vf_store(acc + (u + 1) * VL, a[1]);
+    }
+}
+
+/* Columns from j on of some rows at once, so that acc is read and written once for all of them: whole steps of some
+ * vectors, arranged as row_get() has the columns. Returns where these end. */
+MX_INLINE int64_t fold_steps(mx_fold fold, const bool bf16, const int vectors, const look_ahead *look, float *acc,
+                             const void *x, int64_t at, const int64_t rows, int64_t stride, int64_t j, int64_t width)
+{
+    const bool is_extreme = fold == MX_FOLD_MAX || fold == MX_FOLD_MIN;
+    for (; j + vectors * VL <= width; j += vectors * VL) {
+        vf a[LINES], v[2];
+        vm nan = either_nan(vf_zero(), vf_zero());
+        int64_t later = look ? at + place_ahead(look, j) : 0;
+#pragma GCC unroll 8
+        for (int u = 0; u < vectors; u++)
+            a[u] = vf_load(acc + j + u * VL);
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; r++) {
+            if (look)
+                row_prefetch(x, later + r * stride, vectors * VL, bf16);
+#pragma GCC unroll 4
+            for (int u = 0; u < vectors; u += 2) {
+                row_get(x, at + r * stride + j + u * VL, v, bf16);
+                nan = vm_or(nan, either_nan(v[0], v[1]));
+                a[u] = fold_number(fold, a[u], v[0]);
+                a[u + 1] = fold_number(fold, a[u + 1], v[1]);
+            }
+        }
+        if (is_extreme && __builtin_expect(vm_any(nan), false)) {
+            fold_with_nan(fold, bf16, vectors, acc + j, x, at + j, rows, stride);
+            continue;
+        }
+#pragma GCC unroll 8
+        for (int u = 0; u < vectors; u++)
+            vf_store(acc + j + u * VL, a[u]);
+    }
+    return j;
+}
+
+MX_INLINE void fold_rows(mx_fold fold, const bool bf16, const bool asks, float *acc, const void *x, int64_t at,
+                         const int64_t rows, int64_t stride, int64_t width)
 {
     const look_ahead look = look_ahead_of(rows, stride, width, bf16);
     int64_t j = 0;
-    for (; j + 2 * VL <= width; j += 2 * VL) {
-        vf a[2] = {vf_load(acc + j), vf_load(acc + j + VL)};
-        int64_t later = at + place_ahead(&look, j);
-#pragma GCC unroll 8
-        for (int64_t r = 0; r < rows; r++) {
-            vf v[2];
-            row_prefetch(x, later + r * stride, 2 * VL, bf16);
-            row_get(x, at + r * stride + j, v, bf16);
-            for (int u = 0; u < 2; u++)
-                a[u] = fold_in(fold, a[u], v[u]);
-        }
-        vf_store(acc + j, a[0]);
-        vf_store(acc + j + VL, a[1]);
-    }
+    if (!asks)
+        j = fold_steps(fold, bf16, LINES, NULL, acc, x, at, rows, stride, j, width);
+    j = fold_steps(fold, bf16, 2, asks ? &look : NULL, acc, x, at, rows, stride, j, width);
     for (; j < width; j++)
         for (int64_t r = 0; r < rows; r++)
             acc[j] = fold_one(fold, acc[j], get_one(x, bf16, at + r * stride + j));
 }
 
-MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64_t n, int64_t stride, int64_t width)
+MX_INLINE void rows_as(mx_fold fold, const bool bf16, float *acc, const void *x, int64_t n, int64_t stride,
+                       int64_t width)
 {
     _Alignas(64) float room[MX_MOST_COLUMNS];
+    const bool unasked = !bf16 && mx_cpu_reads_ahead();
     float *sums = bf16 ? room : acc;
     int64_t i = 0;
     row_arranged(acc, room, width, bf16);
+    for (; unasked && i + ROWS_UNASKED <= n; i += ROWS_UNASKED)
+        fold_rows(fold, bf16, false, sums, x, i * stride, ROWS_UNASKED, stride, width);
     for (; in_order(stride, width) && i < n; i++)
-        fold_rows(fold, bf16, sums, x, i * stride, 1, stride, width);
+        fold_rows(fold, bf16, true, sums, x, i * stride, 1, stride, width);
     for (; i + ROWS_AT_ONCE <= n; i += ROWS_AT_ONCE)
-        fold_rows(fold, bf16, sums, x, i * stride, ROWS_AT_ONCE, stride, width);
+        fold_rows(fold, bf16, true, sums, x, i * stride, ROWS_AT_ONCE, stride, width);
     if (i < n)
-        fold_rows(fold, bf16, sums, x, i * stride, n - i, stride, width);
+        fold_rows(fold, bf16, true, sums, x, i * stride, n - i, stride, width);
     if (bf16)
         row_restore(room, acc, width);
 }

@@ -33,7 +33,7 @@ struct mx_index_job {
     const char *start;                    /* what x is before something is put there; NULL: 0 */
     int64_t bytes, y_bytes;               /* of an element */
     bool stream, large;
-    /* false: the index is not as promised, and nothing is done */
+    /* false: the index is not as promised, and the line of x and the sums are undefined */
     bool (*line)(const mx_index_job *j, const mx_index_line *l);
     bool gathers;            /* x is only read, and y written */
     int64_t sums;            /* numbers in f64 for each element of a line of x: 0, 1 or 2 */

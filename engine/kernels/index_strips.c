@@ -2,6 +2,7 @@
 #include "kernels/index_internal.h"
 
 #include "core/pool.h"
+#include "kernels/apart.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 #include "kernels/move.h"
@@ -160,10 +161,11 @@ mx_status mx_index_run_strips(const mx_index_job *j, bool *good)
     const strips s = plan(j, threads);
     char *rooms;
     int bad = 0;
-    MX_TRY(mx_pool_alloc(threads * s.bytes, (void **)&rooms));
+    const int64_t each = s.bytes + MX_APART;
+    MX_TRY(mx_pool_alloc(threads * each, (void **)&rooms));
 #pragma omp parallel if (j->large)
     {
-        char *room = rooms + omp_get_thread_num() * s.bytes;
+        char *room = rooms + omp_get_thread_num() * each;
         const int64_t before_sums = s.width * (s.x_step + s.y_step + s.index_step);
         memset(room + before_sums, 0, j->sums > 0 ? (size_t)(s.bytes - before_sums) : 0);
 #pragma omp for schedule(static) reduction(| : bad)
@@ -174,6 +176,6 @@ mx_status mx_index_run_strips(const mx_index_job *j, bool *good)
         _mm_sfence();
     }
     *good = !bad;
-    mx_pool_free(rooms, threads * s.bytes);
+    mx_pool_free(rooms, threads * each);
     return MX_OK;
 }

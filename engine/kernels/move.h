@@ -44,11 +44,15 @@ typedef struct mx_move_paths {
     bool (*gather)(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
                    size_t element_bytes);
     bool (*within)(const int32_t *index, int64_t n, int64_t limit); /* whether all are in 0 .. limit - 1 */
+    /* sums[index[i]] += y[i] for i below n, in this order; with `pairs` also 1 to the count behind each sum. y: f32, or
+     * bf16. Asks for `more` bytes at `then` on the way. */
+    void (*add)(double *sums, const int32_t *index, const void *y, int64_t n, bool bf16, bool pairs, const char *then,
+                int64_t more);
     /* to[i] = from[i] + sums[i], rounded once; sums[i] = 0. f32, or bf16. from: NULL: zeros. */
-    void (*add_sums)(void *to, const void *from, double *sums, int64_t n, bool bf16);
+    void (*add_sums)(void *to, const void *from, double *sums, int64_t n, bool bf16, bool stream);
     /* to[i] = the mean of from[i] and of pairs[2 i + 1] numbers whose sum is pairs[2 i], rounded once; these become 0.
      * afresh: from[i] only counts if there are no others. f32, bf16 or f64. */
-    void (*put_means)(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh);
+    void (*put_means)(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh, bool stream);
     /* Values become keys; keys become values. `to` may be `from`. */
     void (*keys)(void *to, const void *from, int64_t n, const mx_key_order *order, size_t element_bytes);
     void (*values)(void *x, int64_t n, const mx_key_order *order, size_t element_bytes);

@@ -3,9 +3,11 @@
 #define MX_KERNELS_MOVE_LOOPS_H
 
 #include "core/element.h"
+#include "kernels/ahead.h"
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 static inline void runs_plain(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
@@ -51,21 +53,69 @@ static bool gather_plain(void *to, const void *from, const int32_t *index, int64
     return true;
 }
 
-MX_INLINE void add_sums_as(void *to, const void *from, const double *sums, int64_t n, const bool bf16, const bool zero)
+MX_INLINE void add_one(double *sums, int32_t index, const double *y, const bool pairs)
+{
+    double *sum = sums + (pairs ? 2 : 1) * (int64_t)index;
+    if (pairs)
+        _mm_storeu_pd(sum, _mm_add_pd(_mm_loadu_pd(sum), _mm_loadu_pd(y)));
+    else
+        *sum += *y;
+}
+
+/* Elements are widened by vectors, then added one by one. */
+MX_INLINE void add_some(double *sums, const int32_t *index, const void *y, int64_t k, int64_t n, const bool bf16,
+                        const bool pairs)
+{
+    const int each = pairs ? 2 : 1;
+    _Alignas(64) double room[2 * AHEAD_STEP];
+    for (int64_t u = 0; u < n; u++) {
+        room[each * u] = bf16 ? mx_from_bf16(((const mx_bf16 *)y)[k + u]) : ((const float *)y)[k + u];
+        if (pairs)
+            room[2 * u + 1] = 1;
+    }
+#pragma GCC unroll 32
+    for (int64_t u = 0; u < n; u++)
+        add_one(sums, index[k + u], room + each * u, pairs);
+}
+
+MX_INLINE void add_as(double *sums, const int32_t *index, const void *y, int64_t n, const char *then, int64_t more,
+                      const bool bf16, const bool pairs)
+{
+    mx_ahead ahead = mx_ahead_of(index, y, bf16 ? 2 : 4, n, then, more);
+    int64_t k = 0;
+    for (; k + AHEAD_STEP <= n; k += AHEAD_STEP) {
+        mx_ahead_step(&ahead, bf16 ? 2 : 4);
+        add_some(sums, index, y, k, AHEAD_STEP, bf16, pairs);
+    }
+    add_some(sums, index, y, k, n - k, bf16, pairs);
+}
+
+static void add_plain(double *sums, const int32_t *index, const void *y, int64_t n, bool bf16, bool pairs,
+                      const char *then, int64_t more)
+{
+    if (bf16)
+        pairs ? add_as(sums, index, y, n, then, more, true, true) : add_as(sums, index, y, n, then, more, true, false);
+    else
+        pairs ? add_as(sums, index, y, n, then, more, false, true)
+              : add_as(sums, index, y, n, then, more, false, false);
+}
+
+MX_INLINE void add_sums_as(void *to, const void *from, double *sums, int64_t n, const bool bf16, const bool zero)
 {
     for (int64_t i = 0; i < n && bf16; i++)
         ((mx_bf16 *)to)[i] = mx_to_bf16((float)((zero ? 0 : mx_from_bf16(((const mx_bf16 *)from)[i])) + sums[i]));
     for (int64_t i = 0; i < n && !bf16; i++)
         ((float *)to)[i] = (float)((zero ? 0 : ((const float *)from)[i]) + sums[i]);
+    memset(sums, 0, (size_t)n * sizeof *sums);
 }
 
-static void add_sums_plain(void *to, const void *from, double *sums, int64_t n, bool bf16)
+static void add_sums_plain(void *to, const void *from, double *sums, int64_t n, bool bf16, bool stream)
 {
+    (void)stream;
     if (bf16)
         from ? add_sums_as(to, from, sums, n, true, false) : add_sums_as(to, from, sums, n, true, true);
     else
         from ? add_sums_as(to, from, sums, n, false, false) : add_sums_as(to, from, sums, n, false, true);
-    memset(sums, 0, (size_t)n * sizeof *sums);
 }
 
 MX_INLINE void put_means_as(void *to, const void *from, const double *pairs, int64_t n, const mx_dtype dtype,
@@ -78,8 +128,10 @@ MX_INLINE void put_means_as(void *to, const void *from, const double *pairs, int
     }
 }
 
-static void put_means_plain(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh)
+static void put_means_plain(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh,
+                            bool stream)
 {
+    (void)stream;
     if (dtype == MX_F32)
         afresh ? put_means_as(to, from, pairs, n, MX_F32, true) : put_means_as(to, from, pairs, n, MX_F32, false);
     else if (dtype == MX_BF16)

@@ -3,6 +3,7 @@
 
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/apart.h"
 #include "kernels/context.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -18,20 +19,6 @@
 enum { ROOM = 16384, BLOCK = 256 }; /* bytes of a line, and positions, that are in the first-level cache for a while */
 
 static bool is_within(const mx_index_line *l) { return mx_kernels_current()->moves->within(l->index, l->n, l->limit); }
-
-/* Asks for positions of y that come soon, and for parts of the next line's index and of x, which are read first. */
-MX_INLINE void ask_ahead(const mx_index_job *j, const mx_index_line *l, int64_t first, int64_t n)
-{
-    enum { AHEAD = 4096 };
-    const char *index = (const char *)(l->index + l->n + first), *y = l->y + first * j->y_bytes + AHEAD;
-    const int64_t x = l->limit * j->bytes, before = x * first / l->n, after = x * (first + n) / l->n;
-    for (int64_t i = 0; i < n * (int64_t)sizeof *l->index; i += 64)
-        __builtin_prefetch(index + i, 0, 2);
-    for (int64_t i = 0; i < n * j->y_bytes; i += 64)
-        __builtin_prefetch(y + i);
-    for (int64_t i = before; l->from && l->limit <= 64 * l->n && i < after; i += 64)
-        __builtin_prefetch(l->from + x + i, 0, 2);
-}
 
 /* ---- the last element ---- */
 
@@ -78,25 +65,31 @@ static void put_least(const mx_index_job *j, const mx_index_line *l)
 static bool put_extremes(const mx_index_job *j, const mx_index_line *l)
 {
     const mx_move_paths *paths = mx_kernels_current()->moves;
+    const int64_t line = l->from && l->limit <= 64 * l->n ? l->limit * j->bytes : 0; /* the next one is asked for */
+    const char *next = line > 0 ? l->from + line : l->y;
     _Alignas(64) char room[8 * BLOCK];
-    if (!is_within(l))
+    if (l->fills && !is_within(l))
         return false;
     if (l->first)
         paths->keys(l->x, l->from, l->limit, &j->order, (size_t)j->bytes);
     if (l->fills)
         put_least(j, l);
     for (int64_t k = 0; k < (l->puts ? l->n : 0); k += BLOCK) {
-        const int64_t n = mx_min(BLOCK, l->n - k);
-        ask_ahead(j, l, k, n);
-        paths->keys(room, l->y + k * j->bytes, n, &j->order, (size_t)j->bytes);
+        const int64_t n = mx_min(BLOCK, l->n - k), before = line * k / l->n, after = line * (k + n) / l->n;
+        const char *y = l->y + k * j->bytes;
+        const int32_t *index = l->index + k;
+        if (!paths->within(index, n, l->limit))
+            return false;
+        const mx_ahead ahead = mx_ahead_of(index, y, j->bytes, n, next + before, after - before);
+        paths->keys(room, y, n, &j->order, (size_t)j->bytes);
         if (j->bytes == 8)
-            put_greatest_64((int64_t *)l->x, l->index + k, (const int64_t *)room, n);
+            put_greatest_64((int64_t *)l->x, index, (const int64_t *)room, n, ahead);
         else if (j->bytes == 4)
-            put_greatest_32((int32_t *)l->x, l->index + k, (const int32_t *)room, n);
+            put_greatest_32((int32_t *)l->x, index, (const int32_t *)room, n, ahead);
         else if (j->bytes == 2)
-            put_greatest_16((int16_t *)l->x, l->index + k, (const int16_t *)room, n);
+            put_greatest_16((int16_t *)l->x, index, (const int16_t *)room, n, ahead);
         else
-            put_greatest_8((int8_t *)l->x, l->index + k, (const int8_t *)room, n);
+            put_greatest_8((int8_t *)l->x, index, (const int8_t *)room, n, ahead);
     }
     if (l->last)
         paths->values(l->x, l->limit, &j->order, (size_t)j->bytes);
@@ -105,58 +98,47 @@ static bool put_extremes(const mx_index_job *j, const mx_index_line *l)
 
 /* ---- sums and means ---- */
 
-/* Adds the elements of y to sums, or with `pairs` to pairs of a sum and a count. */
-static void add_line(const mx_index_job *j, const mx_index_line *l, const bool pairs)
+/* Adds the elements of y to sums, or with `pairs` to pairs of a sum and a count. false: the index is not as promised,
+ * and the sums are undefined. */
+static bool add_line(const mx_index_job *j, const mx_index_line *l, const bool pairs)
 {
-    _Alignas(64) float room[BLOCK];
-    if (j->y_dtype != MX_F32 && j->y_dtype != MX_BF16) {
-        for (int64_t k = 0; k < l->n; k++) {
-            double *sum = l->sums + l->index[k] * (1 + (int)pairs);
-            *sum += mx_get_number(l->y, k, j->y_dtype);
+    const mx_move_paths *paths = mx_kernels_current()->moves;
+    const bool bf16 = j->y_dtype == MX_BF16, floats = bf16 || j->y_dtype == MX_F32;
+    const int64_t line = l->from ? l->limit * j->bytes : 0;
+    const char *then = l->from ? l->from : l->y;
+    for (int64_t k = 0, n; k < l->n; k += n) {
+        n = mx_min(BLOCK, l->n - k);
+        if (!paths->within(l->index + k, n, l->limit))
+            return false;
+        if (floats) {
+            const int64_t before = line * k / l->n, after = line * (k + n) / l->n;
+            paths->add(l->sums, l->index + k, l->y + k * j->y_bytes, n, bf16, pairs, then + before, after - before);
+            continue;
+        }
+        for (int64_t i = k; i < k + n; i++) {
+            double *sum = l->sums + l->index[i] * (1 + (int)pairs);
+            *sum += mx_get_number(l->y, i, j->y_dtype);
             if (pairs)
                 sum[1]++;
         }
-        return;
     }
-    for (int64_t k = 0; k < l->n; k += BLOCK) {
-        const int64_t n = mx_min(BLOCK, l->n - k);
-        const float *y = (const float *)l->y + k;
-        ask_ahead(j, l, k, n);
-        if (j->y_dtype == MX_BF16) {
-            mx_kernels_current()->rows->convert(room, MX_F32, l->y + k * 2, MX_BF16, 1, n);
-            y = room;
-        }
-        if (pairs)
-            add_pairs(l->sums, l->index + k, y, n);
-        else
-            add_floats(l->sums, l->index + k, y, n);
-    }
+    return true;
 }
 
-/* The line of x from a line of sums or pairs; these become 0. What is streamed goes by way of the first-level cache. */
+/* The line of x from a line of sums or pairs; these become 0. */
 static void put_sums(const mx_index_job *j, const mx_index_line *l, const bool pairs)
 {
-    _Alignas(64) char room[ROOM];
-    const mx_kernels *paths = mx_kernels_current();
-    const int64_t piece = l->stream ? ROOM / j->bytes : l->limit;
-    for (int64_t k = 0; k < l->limit; k += piece) {
-        const int64_t n = mx_min(piece, l->limit - k), byte = k * j->bytes;
-        const char *from = l->from ? l->from + byte : NULL;
-        char *to = l->stream ? room : l->x + byte;
-        if (pairs)
-            paths->moves->put_means(to, from, l->sums + 2 * k, n, j->dtype, j->afresh);
-        else
-            paths->moves->add_sums(to, from, l->sums + k, n, j->dtype == MX_BF16);
-        if (l->stream)
-            paths->elementwise->copy(room, l->x + byte, n * j->bytes, true);
-    }
+    const mx_move_paths *paths = mx_kernels_current()->moves;
+    if (pairs)
+        paths->put_means(l->x, l->from, l->sums, l->limit, j->dtype, j->afresh, l->stream);
+    else
+        paths->add_sums(l->x, l->from, l->sums, l->limit, j->dtype == MX_BF16, l->stream);
 }
 
 static bool add_or_not(const mx_index_job *j, const mx_index_line *l)
 {
-    if (!is_within(l))
+    if (!add_line(j, l, false))
         return false;
-    add_line(j, l, false);
     if (!l->last)
         return true;
     if (j->dtype == MX_F32 || j->dtype == MX_BF16) {
@@ -173,9 +155,8 @@ static bool add_or_not(const mx_index_job *j, const mx_index_line *l)
 
 static bool put_mean(const mx_index_job *j, const mx_index_line *l)
 {
-    if (!is_within(l))
+    if (!add_line(j, l, true))
         return false;
-    add_line(j, l, true);
     if (l->last)
         put_sums(j, l, true);
     return true;
@@ -187,7 +168,8 @@ static bool put_mean(const mx_index_job *j, const mx_index_line *l)
 static mx_status run_lines(const mx_index_job *j, bool *good)
 {
     const int64_t n = j->n, length = j->limit * j->bytes;
-    const int64_t sums = mx_round_up(j->sums * j->limit, 8), threads = j->large ? omp_get_max_threads() : 1;
+    const int64_t sums = mx_round_up(j->sums * j->limit, 8) + MX_APART / (int64_t)sizeof(double);
+    const int64_t threads = j->large ? omp_get_max_threads() : 1;
     const bool by_room = j->sums == 0 && j->stream && length <= ROOM;
     double *all;
     int bad = 0;

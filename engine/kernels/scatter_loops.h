@@ -2,6 +2,7 @@
 #ifndef MX_KERNELS_SCATTER_LOOPS_H
 #define MX_KERNELS_SCATTER_LOOPS_H
 
+#include "kernels/ahead.h"
 #include "kernels/inline.h"
 
 #include <immintrin.h>
@@ -31,40 +32,27 @@ MX_INLINE void scatter_as(char *x, const int32_t *index, const char *y, int64_t 
 
 /* Element i of y goes to x[index[i]] if it is greater. Without branches, which would often be mispredicted. */
 #define DEFINE_PUT_GREATEST(bits)                                                                                      \
-    static void put_greatest_##bits(int##bits##_t *x, const int32_t *index, const int##bits##_t *y, int64_t n)         \
+    MX_INLINE void put_greatest_one_##bits(int##bits##_t *x, int##bits##_t y)                                          \
     {                                                                                                                  \
-        _Pragma("GCC unroll 8") for (int64_t k = 0; k < n; k++)                                                        \
-        {                                                                                                              \
-            const int##bits##_t before = x[index[k]];                                                                  \
-            x[index[k]] = y[k] > before ? y[k] : before;                                                               \
+        const int##bits##_t before = *x;                                                                               \
+        *x = y > before ? y : before;                                                                                  \
+    }                                                                                                                  \
+    static void put_greatest_##bits(int##bits##_t *x, const int32_t *index, const int##bits##_t *y, int64_t n,         \
+                                    mx_ahead ahead)                                                                    \
+    {                                                                                                                  \
+        int64_t k = 0;                                                                                                 \
+        for (; k + AHEAD_STEP <= n; k += AHEAD_STEP) {                                                                 \
+            mx_ahead_step(&ahead, sizeof *x);                                                                          \
+            _Pragma("GCC unroll 32") for (int u = 0; u < AHEAD_STEP; u++)                                              \
+                put_greatest_one_##bits(x + index[k + u], y[k + u]);                                                   \
         }                                                                                                              \
+        for (; k < n; k++)                                                                                             \
+            put_greatest_one_##bits(x + index[k], y[k]);                                                               \
     }
 
 DEFINE_PUT_GREATEST(8)
 DEFINE_PUT_GREATEST(16)
 DEFINE_PUT_GREATEST(32)
 DEFINE_PUT_GREATEST(64)
-
-static void add_floats(double *sums, const int32_t *index, const float *y, int64_t n)
-{
-    int64_t k = 0;
-    for (; k + TOGETHER <= n; k += TOGETHER) {
-#pragma GCC unroll 16
-        for (int u = 0; u < TOGETHER; u++)
-            sums[index[k + u]] += y[k + u];
-    }
-    for (; k < n; k++)
-        sums[index[k]] += y[k];
-}
-
-/* To sums, and 1 to the counts beside them. */
-static void add_pairs(double *pairs, const int32_t *index, const float *y, int64_t n)
-{
-#pragma GCC unroll 8
-    for (int64_t k = 0; k < n; k++) {
-        double *pair = pairs + 2 * index[k];
-        _mm_storeu_pd(pair, _mm_add_pd(_mm_loadu_pd(pair), _mm_set_pd(1, y[k])));
-    }
-}
 
 #endif

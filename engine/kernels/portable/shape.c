@@ -18,6 +18,7 @@ const mx_move_paths mx_moves_portable = {
     .runs = runs_plain,
     .gather = gather_plain,
     .within = within_plain,
+    .add = add_plain,
     .add_sums = add_sums_plain,
     .put_means = put_means_plain,
     .keys = keys_plain,

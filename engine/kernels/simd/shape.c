@@ -297,6 +297,114 @@ static void shuffle(const mx_pattern *p, size_t element_bytes, char *const *to, 
 #endif
 }
 
+/* ---- sums ---- */
+
+/* VL sums added to x; they become 0. */
+MX_INLINE vf take_sums(double *sums, vf x)
+{
+#if MX_SIMD_512
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x)),
+                  high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+    const __m256 a = _mm512_cvtpd_ps(_mm512_add_pd(low, _mm512_loadu_pd(sums)));
+    const __m256 b = _mm512_cvtpd_ps(_mm512_add_pd(high, _mm512_loadu_pd(sums + 8)));
+    _mm512_storeu_pd(sums, _mm512_setzero_pd());
+    _mm512_storeu_pd(sums + 8, _mm512_setzero_pd());
+    return _mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1);
+#else
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)), high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    const __m128 a = _mm256_cvtpd_ps(_mm256_add_pd(low, _mm256_loadu_pd(sums)));
+    const __m128 b = _mm256_cvtpd_ps(_mm256_add_pd(high, _mm256_loadu_pd(sums + 4)));
+    _mm256_storeu_pd(sums, _mm256_setzero_pd());
+    _mm256_storeu_pd(sums + 4, _mm256_setzero_pd());
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(a), b, 1);
+#endif
+}
+
+MX_INLINE void add_sums_of(char *to, const char *from, double *sums, int64_t n, const bool bf16, const bool stream)
+{
+    const int64_t of_vector = bf16 ? 2 * VL : VL, bytes = bf16 ? 2 : 4;
+    int64_t i = 0;
+    for (; i + of_vector <= n; i += of_vector) {
+        vf x = vf_zero(), y = vf_zero();
+        if (from && bf16)
+            x = vf_load_bf16((const mx_bf16 *)from + i), y = vf_load_bf16((const mx_bf16 *)from + i + VL);
+        else if (from)
+            x = vf_load((const float *)from + i);
+        x = take_sums(sums + i, x);
+        put(to + i * bytes, bf16 ? vf_pack_bf16(x, take_sums(sums + i + VL, y)) : vf_bits(x), 0, true, stream);
+    }
+    add_sums_plain(to + i * bytes, from ? from + i * bytes : NULL, sums + i, n - i, bf16, false);
+}
+
+static void add_sums(void *to, const void *from, double *sums, int64_t n, bool bf16, bool stream)
+{
+    stream = stream && (uintptr_t)to % sizeof(vi) == 0;
+    if (bf16)
+        stream ? add_sums_of(to, from, sums, n, true, true) : add_sums_of(to, from, sums, n, true, false);
+    else
+        stream ? add_sums_of(to, from, sums, n, false, true) : add_sums_of(to, from, sums, n, false, false);
+}
+
+#if MX_SIMD_512
+/* The means of half a vector of pairs and of x; the pairs become 0. Sums are multiplied by 1 / count, which is right
+ * but for the last bits of an f64: a division takes more than twice as long. */
+MX_INLINE __m256 take_means(double *pairs, __m256 x, const bool afresh)
+{
+    const __m512i sums = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), one = _mm512_set1_epi64(1);
+    const __m512d a = _mm512_loadu_pd(pairs), b = _mm512_loadu_pd(pairs + 8), unit = _mm512_set1_pd(1);
+    const __m512d count = _mm512_permutex2var_pd(a, _mm512_add_epi64(sums, one), b);
+    const __mmask8 own = afresh ? _mm512_cmp_pd_mask(count, _mm512_setzero_pd(), _CMP_EQ_OQ) : 0xff; /* x counts */
+    const __m512d n = _mm512_mask_add_pd(count, own, count, unit), two = _mm512_set1_pd(2);
+    const __m512d sum = _mm512_add_pd(_mm512_maskz_cvtps_pd(own, x), _mm512_permutex2var_pd(a, sums, b));
+    __m512d inverse = _mm512_rcp14_pd(n);
+    for (int i = 0; i < 2; i++)
+        inverse = _mm512_mul_pd(inverse, _mm512_fnmadd_pd(inverse, n, two));
+    _mm512_storeu_pd(pairs, _mm512_setzero_pd());
+    _mm512_storeu_pd(pairs + 8, _mm512_setzero_pd());
+    return _mm512_cvtpd_ps(_mm512_mul_pd(sum, inverse));
+}
+
+MX_INLINE vf take_means_of_16(double *pairs, vf x, const bool afresh)
+{
+    const __m256 low = take_means(pairs, _mm512_castps512_ps256(x), afresh);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), take_means(pairs + VL, _mm512_extractf32x8_ps(x, 1), afresh),
+                              1);
+}
+
+MX_INLINE void put_means_of(char *to, const char *from, double *pairs, int64_t n, const bool bf16, const bool afresh,
+                            const bool stream)
+{
+    const int64_t of_vector = bf16 ? 2 * VL : VL, bytes = bf16 ? 2 : 4;
+    int64_t i = 0;
+    for (; i + of_vector <= n; i += of_vector) {
+        const vf x = bf16 ? vf_load_bf16((const mx_bf16 *)from + i) : vf_load((const float *)from + i);
+        const vf mean = take_means_of_16(pairs + 2 * i, x, afresh);
+        vi result = vf_bits(mean);
+        if (bf16) {
+            const vf y = vf_load_bf16((const mx_bf16 *)from + i + VL);
+            result = vf_pack_bf16(mean, take_means_of_16(pairs + 2 * (i + VL), y, afresh));
+        }
+        put(to + i * bytes, result, 0, true, stream);
+    }
+    put_means_plain(to + i * bytes, from + i * bytes, pairs + 2 * i, n - i, bf16 ? MX_BF16 : MX_F32, afresh, false);
+}
+
+static void put_means(void *to, const void *from, double *pairs, int64_t n, mx_dtype dtype, bool afresh, bool stream)
+{
+    stream = stream && (uintptr_t)to % sizeof(vi) == 0;
+    if (dtype != MX_F32 && dtype != MX_BF16)
+        put_means_plain(to, from, pairs, n, dtype, afresh, false);
+    else if (dtype == MX_BF16 && stream)
+        afresh ? put_means_of(to, from, pairs, n, true, true, true)
+               : put_means_of(to, from, pairs, n, true, false, true);
+    else if (stream)
+        afresh ? put_means_of(to, from, pairs, n, false, true, true)
+               : put_means_of(to, from, pairs, n, false, false, true);
+    else
+        put_means_of(to, from, pairs, n, dtype == MX_BF16, afresh, false);
+}
+#endif
+
 const mx_move_paths MX_SIMD_NAME(mx_moves) = {
     .transpose = transpose_any,
     .runs = copy_runs,
@@ -308,8 +416,13 @@ const mx_move_paths MX_SIMD_NAME(mx_moves) = {
 #endif
     .gather = gather_plain,
     .within = within_plain,
-    .add_sums = add_sums_plain,
+    .add = add_plain,
+    .add_sums = add_sums,
+#if MX_SIMD_512
+    .put_means = put_means,
+#else
     .put_means = put_means_plain,
+#endif
     .keys = keys_plain,
     .values = values_plain,
 };

@@ -22,7 +22,8 @@ mx.memory_limit(LIMIT)
 
 -- Share of the portable path's value by which another may differ: 2 units in the last place of bf16; and in f32 the
 -- kernels' polynomials, which are within 4e-6 of the functions.
--- Attention in bf16 rounds probabilities and their gradients before it multiplies them.
+-- Attention in bf16 rounds probabilities and their gradients before it multiplies them, and sums over all tokens what
+-- may cancel: there the share is also one of the largest input times the root of the number of tokens.
 local BOUNDS = { bf16 = 2 ^ -7, f32 = 2e-5, attention = 2 ^ -5 }
 
 -- What adds or subtracts rounded values: the bound is a share of the largest element, or of the largest input (4).
@@ -333,6 +334,16 @@ local function starve(call, path)
         o.record and ", recorded" or "", left) or nil
 end
 
+-- The root of the number of terms, of random signs, that a sum of attention in bf16 has; 1 for other operations.
+local function root_of_terms(call)
+    local terms = 1
+    for i = 1, call.in_bf16 and call.op:match("attention") and call.n_in or 0 do
+        local shape = call.inputs[i] and call.inputs[i].shape
+        terms = shape and #shape == 4 and math.max(terms, shape[2]) or terms
+    end
+    return math.sqrt(terms)
+end
+
 -- Text about the first difference between two runs of a call, or nil.
 local function difference(call, here, there)
     if #here ~= #there then
@@ -341,7 +352,7 @@ local function difference(call, here, there)
     for r, a in ipairs(here) do
         local b = there[r]
         local sums = SUMS[call.op] or call.broadcasts
-        local largest = sums and 4 or 0
+        local largest = sums and 4 * root_of_terms(call) or 0
         for i = 1, sums and #b or 0 do
             largest = math.abs(b[i]) > largest and math.abs(b[i]) < math.huge and math.abs(b[i]) or largest
         end

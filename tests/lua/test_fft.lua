@@ -10,8 +10,12 @@ local function far(a, b)
     return (a - b):abs():max():item()
 end
 
--- Lengths of several factors and of Bluestein's algorithm, more rows than are transformed together, and one.
-local SIZES = { { 1, 65536 }, { 9, 4099 }, { 1, 10007 }, { 17, 3000 }, { 3, 2 * 4099 }, { 33, 1023 } }
+-- Lengths of several factors and of Bluestein's algorithm, short and long; more rows than are transformed together, and
+-- one.
+local SIZES = {
+    { 1, 65536 }, { 9, 4099 }, { 1, 10007 }, { 17, 3000 }, { 3, 2 * 4099 }, { 33, 1023 },
+    { 2, 6561 }, { 2, 2 * 23 * 47 },
+}
 
 function TestFft.test_there_and_back()
     for _, size in ipairs(SIZES) do
@@ -37,6 +41,33 @@ function TestFft.test_there_and_back()
     end
 end
 
+-- Rows longer and shorter than n, and some of the frequencies, against the sums themselves in f64.
+function TestFft.test_sums()
+    for _, n in ipairs { 1, 2, 96, 254, 999, 1031, 2 * 1031, 2 * 23 * 47, 2187 } do
+        local t, half = mx.arange(n, { dtype = "f64" }), n // 2 + 1
+        local angle = mx.fmod(t[{ { 1, half } }]:view { half, 1 } * t:view { 1, n }, n) * (2 * math.pi / n)
+        local cos, sin = angle:cos(), angle:sin()
+        for _, have in ipairs { n, math.max(1, n - 3), n // 2 + 1, n + 5 } do
+            local x = mx.randn({ 3, have }, { seed = have }):to("f64")
+            local whole = have < n and mx.pad(x, { 0, n - have }) or x[{ {}, { 1, n } }]
+            local some = math.max(1, half - 2)
+            local re, im = mx.rfft(x, { n = n })
+            local few = mx.rfft(x, { n = n, frequencies = some })
+            lu.assertTrue(far(re, mx.matmul(whole, cos.T)) < 1e-11, n .. " of " .. have)
+            lu.assertTrue(far(im, -mx.matmul(whole, sin.T)) < 1e-11, n .. " of " .. have)
+            lu.assertEquals(far(few, re[{ {}, { 1, some } }]), 0)
+            local back = mx.irfft(re, im, { n = n, size = have })
+            local expected = have > n and mx.pad(whole, { 0, have - n }) or whole[{ {}, { 1, have } }]
+            lu.assertTrue(far(back, expected) < 1e-13, n .. " of " .. have)
+            local forth_re, forth_im = mx.fft(whole, whole:flip { dim = 2 })
+            lu.assertTrue(far(forth_re[{ {}, { 1, half } }],
+                mx.matmul(whole, cos.T) + mx.matmul(whole:flip { dim = 2 }, sin.T)) < 1e-11)
+            local there_re, there_im = mx.fft(forth_re, forth_im, { inverse = true })
+            lu.assertTrue(far(there_re, whole) < 1e-13 and far(there_im, whole:flip { dim = 2 }) < 1e-13)
+        end
+    end
+end
+
 -- A row has the same bits beside others, with any number of threads and on every instruction set.
 function TestFft.test_bits()
     local threads = mx.threads()
@@ -47,7 +78,7 @@ function TestFft.test_bits()
             local back, first = mx.irfft(re, im, { n = size[2] }), mx.rfft(x[{ { 1, 1 } }])
             lu.assertEquals(mx.all(first:eq(re[{ { 1, 1 } }])):item(), 1)
             compare.on_each_isa(function(isa)
-                for n = 1, 2 do
+                for n = 1, 3 do
                     mx.threads(n)
                     local re1, im1 = mx.rfft(x)
                     local same = mx.all(re1:eq(re)):item() == 1 and mx.all(im1:eq(im)):item() == 1

@@ -101,6 +101,17 @@ local CASES = {
         local one = mx.full({ 256 }, 1)
         return function() return mx.batch_norm(x, one, one) end
     end,
+    rfft = function(x) return function() return mx.rfft(x) end end,
+    irfft = function(x)
+        local re, im = mx.rfft(x)
+        return function() return mx.irfft(re, im) end
+    end,
+    fft_65536 = function(x)
+        x = x:view(-1, 65536)
+        local im = x * 0
+        return function() return mx.fft(x, im) end
+    end,
+    rfft_one_row = function(x) x = x:view(1, -1) return function() return mx.rfft(x) end end,
     max_pool2d = function(x)
         x = x:view(-1, 64, 64, 64)
         return function() return mx.max_pool2d(x, { size = 2, stride = 2 }) end

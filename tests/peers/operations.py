@@ -137,8 +137,14 @@ CASES = {
     "permute": of(lambda x: x.view(-1, 32, 64, 32).permute(3, 2, 1, 0).contiguous()),
     "flip": of(lambda x: x.flip(1)),
     "batch_norm": batch_norm,
+    "rfft": of(torch.fft.rfft),
+    "irfft": lambda x: (lambda y: lambda: torch.fft.irfft(y))(torch.fft.rfft(x)),
+    "fft_65536": lambda x: (lambda y: lambda: torch.fft.fft(y))(on_rows(x, 65536).to(torch.complex64)),
+    "rfft_one_row": of(lambda x: torch.fft.rfft(x.view(-1))),
     "max_pool2d": of(lambda x: F.max_pool2d(x.view(-1, 64, 64, 64), 2, return_indices=True)),
 }
+
+F32_ONLY = {"rfft", "irfft", "fft_65536", "rfft_one_row"}
 
 
 class Engine:
@@ -178,7 +184,7 @@ def main():
     print(f"{options.mib} MiB, {options.threads} threads, PyTorch {torch.__version__}\n")
     print(f"{'operation':20} {'dtype':5} {'ms here':>9} {'PyTorch':>9} {'times as fast':>14}")
     for name in options.names or CASES:
-        for dtype in options.dtypes.split(","):
+        for dtype in ["f32"] if name in F32_ONLY else options.dtypes.split(","):
             rows = (options.mib << 20) // dtypes[dtype].itemsize // WIDTH
             x = torch.randn(rows, WIDTH).to(dtypes[dtype])
             here = there = float("inf")

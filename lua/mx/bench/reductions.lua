@@ -25,7 +25,7 @@ ALONG[#ALONG + 1] = { "softmax_grad", function(x, o, y) return mx.softmax_grad(x
 ALONG[#ALONG + 1] = { "linear_scan", function(x, o, a) return mx.linear_scan(a, x, o) end,
     function(x) return mx.sigmoid(x) end }
 
--- Others of one matrix: {operation, what varies, columns, call}.
+-- Others of one matrix: {operation, what varies, columns, call, the only dtype}.
 local MATRICES = {
     { "softmax", "", 50257, mx.softmax },
     { "log_softmax", "", WIDTH, mx.log_softmax },
@@ -34,6 +34,8 @@ local MATRICES = {
     { "topk", "k 8", 64, function(x) return mx.topk(x, { k = 8 }) end },
     { "sort", "", WIDTH, mx.sort },
     { "argsort", "", WIDTH, mx.argsort },
+    { "rfft", "", WIDTH, mx.rfft, "f32" },
+    { "rfft", "", 65536, mx.rfft, "f32" },
 }
 
 local function add(list, op, shape, dtype, make)
@@ -62,8 +64,10 @@ function reductions.add(list, bytes)
             end
         end
         for _, case in ipairs(MATRICES) do
-            local op, text, width, call = table.unpack(case)
-            add_matrix(list, op, text, width, dtype, bytes, function(x) return call(x) end)
+            local op, text, width, call, only = table.unpack(case)
+            if dtype == (only or dtype) then
+                add_matrix(list, op, text, width, dtype, bytes, function(x) return call(x) end)
+            end
         end
     end
 end

@@ -51,12 +51,12 @@ int64_t mx_mark_nonzero(mx_array x, int64_t n, uint64_t *mask, int64_t *before);
  * at most 8. */
 void mx_list_marks(const uint64_t *mask, const int64_t *before, const int64_t *size, int n_dims, int32_t *y);
 
-/* For one instruction set: the marks of n elements; the places of the marks in words, counted from the first bit, whose
- * number is returned, and up to MX_MARK_MORE values that do not matter behind them; and y (n, 2) = first and
- * place[i] - less. */
+/* For one instruction set: the marks of n elements, whose number is returned; the places of the marks in words, counted
+ * from the first bit, whose number is returned, and up to MX_MARK_MORE values that do not matter behind them; and y (n,
+ * 2) = first and place[i] - less. */
 enum { MX_MARK_MORE = 16 };
 typedef struct mx_mark_paths {
-    void (*mark)(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n);
+    int64_t (*mark)(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n);
     int64_t (*places)(const uint64_t *mask, int64_t words, int32_t *place);
     void (*pairs)(const int32_t *place, int64_t n, int32_t first, int32_t less, int32_t *y);
 } mx_mark_paths;

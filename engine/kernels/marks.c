@@ -50,11 +50,7 @@ int64_t mx_mark_nonzero(mx_array x, int64_t n, uint64_t *mask, int64_t *before)
     for (int64_t first = 0; first < n; first += MX_MARK_CHUNK) {
         const int64_t m = mx_min(n - first, MX_MARK_CHUNK);
         uint64_t *own = mask + first / 64;
-        paths->mark(x.dtype, (const char *)x.data + first * bytes, own, m);
-        int64_t found = 0;
-        for (int64_t w = 0; w < mx_ceil_div(m, 64); w++)
-            found += __builtin_popcountll(own[w]);
-        before[first / MX_MARK_CHUNK] = found;
+        before[first / MX_MARK_CHUNK] = paths->mark(x.dtype, (const char *)x.data + first * bytes, own, m);
     }
     int64_t sum = 0;
     for (int64_t k = 0; k < mx_ceil_div(n, MX_MARK_CHUNK); k++) {
@@ -107,14 +103,18 @@ static void list_row(const int32_t *place, int64_t n, const int32_t *at, int n_d
     }
 }
 
-/* The marks of `words` words; the first one is that of element `first`. */
-static void list_chunk(const uint64_t *mask, int64_t words, int64_t first, const int64_t *size, int n_dims, int32_t *y)
+/* The marks of `words` words; the first one is that of element `first`. Lists go by way of the first-level cache. */
+static void list_chunk(const uint64_t *mask, int64_t words, int64_t first, const int64_t *size, int n_dims, int32_t *y,
+                       bool stream)
 {
+    enum { ROOM = 8192 };
+    const mx_kernels *paths = mx_kernels_current();
     const int last = n_dims - 1;
-    const int64_t width = size[last];
+    const int64_t width = size[last], most = ROOM / (n_dims * (int64_t)sizeof *y);
     int32_t at[MOST_DIMS], place[MX_MARK_CHUNK + MX_MARK_MORE];
+    _Alignas(64) int32_t room[ROOM / sizeof *y];
     int64_t rest = first / width, row = rest * width - first; /* where a row begins, from the first element on */
-    int64_t n = mx_kernels_current()->marks->places(mask, words, place);
+    int64_t n = paths->marks->places(mask, words, place), listed = 0;
     for (int d = last - 1; d >= 0; d--) {
         at[d] = (int32_t)(rest % size[d]);
         rest /= size[d];
@@ -122,8 +122,12 @@ static void list_chunk(const uint64_t *mask, int64_t words, int64_t first, const
     for (int64_t k = 0, end; k < n; k = end) {
         for (; place[k] - row >= width; row += width)
             advance(at, size, last);
-        end = find_end(place, k, n, row + width);
-        list_row(place + k, end - k, at, n_dims, (int32_t)row, y + k * n_dims);
+        end = mx_min(find_end(place, k, n, row + width), listed + most);
+        list_row(place + k, end - k, at, n_dims, (int32_t)row, room + (k - listed) * n_dims);
+        if (end < n && end < listed + most)
+            continue;
+        paths->elementwise->copy(room, y + listed * n_dims, (end - listed) * n_dims * (int64_t)sizeof *y, stream);
+        listed = end;
     }
 }
 
@@ -132,10 +136,15 @@ void mx_list_marks(const uint64_t *mask, const int64_t *before, const int64_t *s
     int64_t n = 1;
     for (int d = 0; d < n_dims; d++)
         n *= size[d];
-    if (n_dims == 0)
+    if (n_dims == 0 || n == 0)
         return;
-#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
-    for (int64_t first = 0; first < n; first += MX_MARK_CHUNK)
-        list_chunk(mask + first / 64, mx_ceil_div(mx_min(n - first, MX_MARK_CHUNK), 64), first, size, n_dims,
-                   y + before[first / MX_MARK_CHUNK] * n_dims);
+    const bool stream = mx_should_stream(before[(n - 1) / MX_MARK_CHUNK] * n_dims * (int64_t)sizeof *y);
+#pragma omp parallel if (n >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < n; first += MX_MARK_CHUNK)
+            list_chunk(mask + first / 64, mx_ceil_div(mx_min(n - first, MX_MARK_CHUNK), 64), first, size, n_dims,
+                       y + before[first / MX_MARK_CHUNK] * n_dims, stream);
+        _mm_sfence();
+    }
 }

@@ -7,7 +7,7 @@
     for (int64_t i = 0; i < n; i++)                                                                                    \
     mask[i / 64] |= (uint64_t)((((const type *)x)[i] & (type)(bits)) != 0) << i % 64
 
-static void mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
+static int64_t mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
 {
     const size_t bytes = mx_dtype_bytes(dtype);
     const uint64_t bits = mx_dtype_is_integer(dtype) ? UINT64_MAX : UINT64_MAX >> (65 - 8 * bytes);
@@ -21,6 +21,10 @@ static void mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
         MARK(uint16_t, bits);
     else
         MARK(uint8_t, bits);
+    int64_t found = 0;
+    for (int64_t w = 0; w < mx_ceil_div(n, 64); w++)
+        found += __builtin_popcountll(mask[w]);
+    return found;
 }
 
 const mx_mark_paths mx_marks_portable = {.mark = mark, .places = loops_places, .pairs = loops_pairs};

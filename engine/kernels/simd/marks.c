@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { WORD = 64 }; /* elements for each word of a mask */
+enum { WORD = 64, FEW = 12 }; /* elements for each word of a mask; marks of one that are listed one by one */
 
 /* Which elements of a vector have one of `bits`, as the lower bits of the result. */
 #if MX_SIMD_512
@@ -44,22 +44,24 @@ MX_INLINE uint64_t mark_word(const char *x, vi bits, const int bytes)
     return word;
 }
 
-MX_INLINE void mark_as(const char *x, uint64_t *mask, int64_t n, vi bits, const int bytes)
+MX_INLINE int64_t mark_as(const char *x, uint64_t *mask, int64_t n, vi bits, const int bytes)
 {
-    int64_t i = 0;
+    int64_t i = 0, found = 0;
     for (; i + WORD <= n; i += WORD) {
         prefetch_ahead(x + i * bytes, WORD * bytes);
         mask[i / WORD] = mark_word(x + i * bytes, bits, bytes);
+        found += __builtin_popcountll(mask[i / WORD]);
     }
     if (i == n)
-        return;
+        return found;
     char rest[WORD * 8] = {0};
     memcpy(rest, x + i * bytes, (size_t)((n - i) * bytes));
     mask[i / WORD] = mark_word(rest, bits, bytes);
+    return found + __builtin_popcountll(mask[i / WORD]);
 }
 
 /* The sign of a float does not matter. */
-static void mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
+static int64_t mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
 {
     const int bytes = (int)mx_dtype_bytes(dtype);
     vi bits = vi_set1(-1);
@@ -71,28 +73,32 @@ static void mark(mx_dtype dtype, const void *x, uint64_t *mask, int64_t n)
         bits = vi_load((const int32_t *)sizes);
     }
     if (bytes == 8)
-        mark_as(x, mask, n, bits, 8);
-    else if (bytes == 4)
-        mark_as(x, mask, n, bits, 4);
-    else if (bytes == 2)
-        mark_as(x, mask, n, bits, 2);
-    else
-        mark_as(x, mask, n, bits, 1);
+        return mark_as(x, mask, n, bits, 8);
+    if (bytes == 4)
+        return mark_as(x, mask, n, bits, 4);
+    return bytes == 2 ? mark_as(x, mask, n, bits, 2) : mark_as(x, mask, n, bits, 1);
 }
 
-/* Compressed in registers: processors of AMD compress into memory slowly. */
+/* Many are compressed in registers: processors of AMD compress into memory slowly. */
 static int64_t places(const uint64_t *mask, int64_t words, int32_t *place)
 {
 #if MX_SIMD_512
     const vi lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     int32_t *to = place;
-    for (int64_t w = 0; w < words; w++)
+    for (int64_t w = 0; w < words; w++) {
+        const int count = __builtin_popcountll(mask[w]);
+        if (count <= FEW) {
+            places_of_few(mask[w], (int32_t)(w * WORD), to);
+            to += count;
+            continue;
+        }
         for (int part = 0; part < WORD; part += VL) {
             vm some_of = (vm)(mask[w] >> part);
             vi own = _mm512_maskz_compress_epi32(some_of, vi_add(lanes, vi_set1((int32_t)(w * WORD + part))));
             vi_store(to, own);
             to += __builtin_popcount(some_of);
         }
+    }
     return to - place;
 #else
     return loops_places(mask, words, place);

@@ -7,6 +7,7 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 enum {
@@ -15,7 +16,8 @@ enum {
     WIDTH = 2048,       /* or so many columns, */
     HEIGHT = 64,        /* and so many rows whose sums are f32 */
     PIECE = MX_CHUNK,   /* elements of a plane whose sums are f32 */
-    LONG = 16 * PIECE,  /* sets from here on are shared by the threads */
+    LONG = 16 * PIECE,  /* sets from here on are shared by the threads, */
+    MANY = 8,           /* unless each thread has so many: then none waits, and finds in its own caches what it read */
     MOST_BLOCKS = 128,  /* of images whose sums for weights are added up together */
     AHEAD_BYTES = 4096, /* prefetched in planes: the processor itself does not go beyond a page; */
     AHEAD_ROWS = 4,     /* and in columns; */
@@ -59,7 +61,7 @@ static plan plan_of(const mx_channel_norm *n, mx_array out)
     p.count = p.planes * n->inner;
     p.bands = !n->groups && n->inner < BAND && n->x.dtype != MX_F64;
     p.together = p.bands && n->inner > 0 ? band_channels(&p) : 1;
-    p.shared = p.count >= LONG && !p.bands && n->x.dtype != MX_F64;
+    p.shared = p.count >= LONG && !p.bands && n->x.dtype != MX_F64 && p.sets < MANY * omp_get_max_threads();
     p.stream = out.data != n->x.data && mx_should_stream(2 * p.sets * p.count * p.unit_bytes);
     return p;
 }

@@ -1,4 +1,5 @@
 /* Softmax and log-softmax, forward and backward, against double precision, on every instruction set. */
+#include "core/ahead.h"
 #include "kernels/context.h"
 
 #include "buffers.h"
@@ -305,7 +306,12 @@ int main(void)
 {
     for_each_isa(test_scale);
     for_each_isa(test_long_row);
-    for_each_isa(test_shared_columns);
+    const bool reads_ahead = mx_cpu_reads_ahead();
+    for (int ahead = 0; ahead < 2; ahead++) {
+        mx_cpu_assume_reads_ahead(ahead);
+        for_each_isa(test_shared_columns);
+    }
+    mx_cpu_assume_reads_ahead(reads_ahead);
     for_each_isa(test_sizes);
     for_each_isa(test_pieces);
     for_each_isa(test_stream);

@@ -1,4 +1,5 @@
 /* Softmax of rows, and of columns, each in a lane. */
+#include "core/ahead.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
@@ -366,15 +367,17 @@ MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, co
         values_of_rows(s, at + i * s->inner, 1, n, center, factor, log, bf16, stream);
 }
 
-MX_INLINE void terms_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, float *sum, const bool log,
-                             const bool bf16)
+MX_INLINE void terms_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, float *sum, const bool asks,
+                             const bool log, const bool bf16)
 {
     next_rows next_y = rows_after(s->y, at, s->inner, n, bf16), next_dy = rows_after(s->dy, at, s->inner, n, bf16);
     int64_t c = 0;
     for (; c + 2 * VL <= n; c += 2 * VL) {
         vf all[2] = {vf_load(sum + c), vf_load(sum + c + VL)};
-        ask_for_columns(s->y, at + c, rows, &next_y, bf16);
-        ask_for_columns(s->dy, at + c, rows, &next_dy, bf16);
+        if (asks) {
+            ask_for_columns(s->y, at + c, rows, &next_y, bf16);
+            ask_for_columns(s->dy, at + c, rows, &next_dy, bf16);
+        }
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
             vf y[2], dy[2];
@@ -398,21 +401,24 @@ MX_INLINE void terms_of_rows(const mx_softmax *s, int64_t at, const int rows, in
 MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum, const bool log,
                                const bool bf16)
 {
+    const bool asks = !mx_cpu_reads_ahead();
     int64_t i = 0;
     for (; !in_order(s->inner, n) && i + 4 <= height; i += 4)
-        terms_of_rows(s, at + i * s->inner, 4, n, sum, log, bf16);
+        terms_of_rows(s, at + i * s->inner, 4, n, sum, true, log, bf16);
     for (; i < height; i++)
-        terms_of_rows(s, at + i * s->inner, 1, n, sum, log, bf16);
+        terms_of_rows(s, at + i * s->inner, 1, n, sum, asks, log, bf16);
 }
 
 MX_INLINE void gradients_of_rows(const mx_softmax *s, int64_t at, const int rows, int64_t n, const float *sum,
-                                 const bool log, const bool bf16, const bool stream)
+                                 const bool asks, const bool log, const bool bf16, const bool stream)
 {
     next_rows next_y = rows_after(s->y, at, s->inner, n, bf16), next_dy = rows_after(s->dy, at, s->inner, n, bf16);
     int64_t c = 0;
     for (; c + 2 * VL <= n; c += 2 * VL) {
-        ask_for_columns(s->y, at + c, rows, &next_y, bf16);
-        ask_for_columns(s->dy, at + c, rows, &next_dy, bf16);
+        if (asks) {
+            ask_for_columns(s->y, at + c, rows, &next_y, bf16);
+            ask_for_columns(s->dy, at + c, rows, &next_dy, bf16);
+        }
 #pragma GCC unroll 4
         for (int64_t r = 0, i = at + c; r < rows; r++, i += s->inner) {
             vf y[2], d[2];
@@ -436,11 +442,12 @@ MX_INLINE void gradients_of_rows(const mx_softmax *s, int64_t at, const int rows
 MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *sum, const bool log,
                                    const bool bf16, const bool stream)
 {
+    const bool asks = !mx_cpu_reads_ahead();
     int64_t i = 0;
     for (; !in_order(s->inner, n) && i + 4 <= s->width; i += 4)
-        gradients_of_rows(s, at + i * s->inner, 4, n, sum, log, bf16, stream);
+        gradients_of_rows(s, at + i * s->inner, 4, n, sum, true, log, bf16, stream);
     for (; i < s->width; i++)
-        gradients_of_rows(s, at + i * s->inner, 1, n, sum, log, bf16, stream);
+        gradients_of_rows(s, at + i * s->inner, 1, n, sum, asks, log, bf16, stream);
 }
 
 /* Calls `function` with log and dtype as constants. */

@@ -114,6 +114,32 @@ static void swap_squares(const swap *s, int64_t to_at, int64_t from_at, int64_t 
     }
 }
 
+/* Short columns of `count` squares whose rows are neighbours in memory, `near_step` apart in the result: rows of all of
+ * them are copied to the second-level cache. Rows that are a power of 2 apart would share too few of its sets. */
+enum { SHORT = 256, SHORT_ROOM = 2048 };
+static void swap_short(const swap *s, int64_t to_at, int64_t from_at, int64_t first, int64_t last, int64_t count,
+                       int64_t near_step)
+{
+    enum { PIECE = 512, LATER = 2, STEP = SHORT_ROOM + 64 };
+    const layout *l = s->l;
+    const int64_t columns = l->size[s->across], bytes = s->bytes, row = count * columns * bytes;
+    const int64_t from_step = l->from_stride[s->last] * bytes;
+    _Alignas(64) char room[PANEL_BYTES / 2 * STEP];
+    for (int64_t r = first; r < last; r++) {
+        const char *from = s->from + from_at * bytes + r * from_step,
+                   *later = from + (r + LATER < last ? LATER : 0) * from_step;
+        for (int64_t b = 0; b < row; b += PIECE) {
+            for (int64_t i = b; i < mx_min(row, b + PIECE); i += 64)
+                __builtin_prefetch(later + i);
+            memcpy(room + (r - first) * STEP + b, from + b, (size_t)mx_min(PIECE, row - b));
+        }
+    }
+    for (int64_t k = 0; k < count; k++)
+        mx_kernels_current()->moves->transpose(s->to + (to_at + k * near_step + first) * bytes, l->to_stride[s->across],
+                                               room + k * columns * bytes, STEP / bytes, last - first, columns,
+                                               (size_t)bytes, s->stream);
+}
+
 /* Few rows that become neighbours: they are joined like threads of a cord. */
 static void join_rows(const swap *s, int64_t to_at, int64_t from_at, int64_t first, int64_t last)
 {
@@ -153,9 +179,7 @@ static void part_columns(const swap *s, int64_t to_at, int64_t from_at, int64_t 
 /* The last dimension of the result is another than the source's. */
 static void permute_swapped(char *to, const char *from, const layout *l, int64_t bytes, bool stream)
 {
-    /* Elements of a piece of narrow rows or columns. Bytes of columns, up to which those that follow in memory are read
-     * next, before further rows. */
-    enum { NARROW = 4096, SHORT = 256 };
+    enum { NARROW = 4096 }; /* elements of a piece of narrow rows or columns */
     swap s = {.l = l, .to = to, .from = from, .bytes = bytes, .last = l->n_dims - 1, .stream = stream};
     while (l->from_stride[s.across] != 1)
         s.across++;
@@ -174,14 +198,30 @@ static void permute_swapped(char *to, const char *from, const layout *l, int64_t
         piece = NARROW;
     }
     int64_t pieces = mx_ceil_div(n, piece);
-    bool across_first = run == swap_squares && columns * bytes <= SHORT;
+    /* Of short columns, those that follow in memory are read next, before further rows. */
+    const bool across_first = run == swap_squares && columns * bytes <= SHORT;
+    const int near = l->by_stride[l->n_dims - 2];
+    int64_t together = 1, groups = others;
+    if (across_first && bytes > 1 && near != s.last && l->from_stride[near] == columns && is_aligned(&s)) {
+        together = mx_min(l->size[near], SHORT_ROOM / (columns * bytes));
+        groups = others / l->size[near] * mx_ceil_div(l->size[near], together);
+    }
 #pragma omp parallel if (others * rows * columns * bytes > PARALLEL_FROM)
     {
 #pragma omp for schedule(static)
-        for (int64_t i = 0; i < others * pieces; i++) {
-            int64_t to_at, from_at, p = across_first ? i / others : i % pieces;
-            offsets(l, across_first ? i % others : i / pieces, s.last, s.across, across_first, &to_at, &from_at);
-            run(&s, to_at, from_at, p * piece, mx_min(n, (p + 1) * piece));
+        for (int64_t i = 0; i < groups * pieces; i++) {
+            int64_t to_at, from_at, p = across_first ? i / groups : i % pieces,
+                                    k = across_first ? i % groups : i / pieces;
+            const int64_t end = mx_min(n, (p + 1) * piece);
+            if (together > 1) {
+                const int64_t per = mx_ceil_div(l->size[near], together), own = k % per * together;
+                offsets(l, k / per * l->size[near] + own, s.last, s.across, true, &to_at, &from_at);
+                swap_short(&s, to_at, from_at, p * piece, end, mx_min(together, l->size[near] - own),
+                           l->to_stride[near]);
+                continue;
+            }
+            offsets(l, k, s.last, s.across, across_first, &to_at, &from_at);
+            run(&s, to_at, from_at, p * piece, end);
         }
         _mm_sfence();
     }

@@ -79,6 +79,8 @@ static void test_permute(const char *isa)
             }
         all_orders(isa, 3, (int64_t[]){9, 17, 23}, bytes);
         all_orders(isa, 3, (int64_t[]){64, 2, 70}, bytes);
+        all_orders(isa, 3, (int64_t[]){160, 50, 12}, bytes);
+        all_orders(isa, 4, (int64_t[]){64, 3, 43, 12}, bytes);
         all_orders(isa, 2, (int64_t[]){131, 257}, bytes);
         all_orders(isa, 5, (int64_t[]){2, 8, 3, 8, 4}, bytes);
         all_orders(isa, 6, (int64_t[]){2, 3, 1, 2, 3, 2}, bytes);

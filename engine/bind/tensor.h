@@ -24,6 +24,9 @@ void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i);
 bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, int number);
 bool mxl_to_value(lua_State *L, int number, void *values, int64_t i, mx_dtype dtype);
 
+/* The Lua number at stack index 3 for an assignment `what` = number; an error if the dtype of t cannot hold it. */
+mx_status mxl_assigned_number(lua_State *L, const mx_tensor *t, const char *what, double *number);
+
 /* Metamethods: + - * / // ^ & | ~ << >> and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];
 

@@ -101,16 +101,29 @@ mx_status mxl_write_rows(mx_tensor *t, int dim, mx_tensor *ids, mx_tensor *value
     return status;
 }
 
+mx_status mxl_assigned_number(lua_State *L, const mx_tensor *t, const char *what, double *number)
+{
+    *number = lua_tonumber(L, 3);
+    if (mx_dtype_holds(t->dtype, *number))
+        return MX_OK;
+    lua_pushvalue(L, 3);
+    return mx_fail(
+        MX_ERR_VALUE, "%s = %s: %s cannot hold it%s", what, lua_tostring(L, -1), mx_tensor_text(t),
+        t->dtype == MX_I64 && lua_isinteger(L, 3)
+            ? "; numbers from 2^53 on are not exact here: t:set sets one, mx.tensor(n, \"i64\") makes a tensor"
+            : "");
+}
+
 /* A number, in the shape of the rows that are written; or the tensor, which must have their shape: that of t[by]. */
 static mx_status rows_of_value(lua_State *L, const mx_tensor *t, const mx_shape *rows, const mx_shape *shape,
                                mx_tensor **out)
 {
     mx_tensor *value = mxl_test_tensor(L, 3);
-    double number = value ? 0 : lua_tonumber(L, 3);
-    if (!value && !mx_dtype_holds(t->dtype, number))
-        return mx_fail(MX_ERR_VALUE, "t[x] = %g: %s cannot hold it", number, mx_tensor_text(t));
-    if (!value)
+    if (!value) {
+        double number = 0;
+        MX_TRY(mxl_assigned_number(L, t, "t[x]", &number));
         return mx_apply_full(rows, t->dtype, number, out);
+    }
     if (value->dtype != t->dtype)
         return mx_fail(MX_ERR_DTYPE, "t[x] = value: the value is %s and the tensor %s; value:to(\"%s\") converts",
                        mx_tensor_text(value), mx_tensor_text(t), mx_dtype_name(t->dtype));
@@ -121,13 +134,13 @@ static mx_status rows_of_value(lua_State *L, const mx_tensor *t, const mx_shape 
 }
 
 /* A number where a mask is not 0. */
-static mx_status fill_masked(mx_tensor *t, mx_tensor *mask, double number)
+static mx_status fill_masked(lua_State *L, mx_tensor *t, mx_tensor *mask)
 {
+    double number = 0;
+    MX_TRY(mxl_assigned_number(L, t, "t[mask]", &number));
     mx_shape shape = mask->shape; /* further dimensions have size 1 */
     for (; shape.n_dims < t->shape.n_dims; shape.n_dims++)
         shape.size[shape.n_dims] = 1;
-    if (!mx_dtype_holds(t->dtype, number))
-        return mx_fail(MX_ERR_VALUE, "t[mask] = %g: %s cannot hold it", number, mx_tensor_text(t));
     bool recording = mx_tape_set_recording(false);
     mx_terms s = {.n = 0};
     mx_tensor *wide = mx_term_reshape(&s, mask, &shape);
@@ -189,5 +202,5 @@ void mxl_write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by)
     if (by_mask)
         check_mask(L, t, by);
     bool is_number = !mxl_test_tensor(L, 3);
-    mxl_try(L, by_mask && is_number ? fill_masked(t, by, lua_tonumber(L, 3)) : write_chosen(L, t, by, by_mask));
+    mxl_try(L, by_mask && is_number ? fill_masked(L, t, by) : write_chosen(L, t, by, by_mask));
 }

@@ -68,7 +68,7 @@ static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
                            "walks in the other direction",
                            (long long)given[0], (long long)given[1], dim + 1, sign < 0 ? "1" : "-1"));
     p->first[dim] = first;
-    p->step[dim] = given[2];
+    p->step[dim] = given[2] > size ? size : (given[2] < -size ? -size : given[2]); /* longer ones take one, too */
     p->length[dim] = (last - first + sign) * sign <= 0 ? 0 : (last - first) / given[2] + 1;
 }
 
@@ -342,9 +342,8 @@ static mx_status make_value(lua_State *L, const mx_tensor *t, const part *p, mx_
     memcpy(shape.size, p->length, sizeof p->length);
     mx_tensor *value = mxl_test_tensor(L, 3);
     if (!value) {
-        double number = lua_tonumber(L, 3);
-        if (!mx_dtype_holds(t->dtype, number))
-            return mx_fail(MX_ERR_VALUE, "t[...] = %g: %s cannot hold it", number, mx_tensor_text(t));
+        double number = 0;
+        MX_TRY(mxl_assigned_number(L, t, "t[...]", &number));
         return mx_apply_full(&shape, t->dtype, number, out);
     }
     if (value->dtype != t->dtype)

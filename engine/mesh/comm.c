@@ -91,11 +91,39 @@ static void end_batch(mx_job *job)
     free_batch(b);
 }
 
+/* The tensor of a collective whose shape is the same on all ranks: the whole one, where each has a part. NULL: there is
+ * none. */
+static const mx_tensor *alike(const mx_transfer *t)
+{
+    switch (t->what.kind) {
+    case MX_ALL_REDUCE:
+    case MX_REDUCE_SCATTER:
+    case MX_PERMUTE:
+    case MX_BROADCAST:
+        return t->in;
+    case MX_ALL_GATHER:
+        return t->out;
+    case MX_POINT:
+        return t->in ? t->in : t->out;
+    default:
+        return NULL;
+    }
+}
+
+/* FNV-1a of the sizes. */
+static uint64_t hash_shape(uint64_t hash, const mx_shape *shape)
+{
+    hash = (hash ^ (uint64_t)shape->n_dims) * 1099511628211u;
+    for (int d = 0; d < shape->n_dims; d++)
+        hash = (hash ^ (uint64_t)shape->size[d]) * 1099511628211u;
+    return hash;
+}
+
 static void describe(mx_batch *b, const mx_transfer *t)
 {
-    b->tag = (mx_tag){.what = t->what};
-    if (t->what.kind == MX_POINT)
-        b->tag.shape = (t->in ? t->in : t->out)->shape;
+    b->tag = (mx_tag){.what = t->what, .shapes = 14695981039346656037u};
+    if (alike(t))
+        b->tag.shape = alike(t)->shape;
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 
@@ -137,6 +165,8 @@ static mx_status add_tensor(mx_batch *b, const mx_transfer *t)
     b->x.in.n = b->x.out.n = b->n;
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
+    if (alike(t))
+        b->tag.shapes = hash_shape(b->tag.shapes, &alike(t)->shape);
     b->x.out.past_caches |= t->out && !t->what.in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->what.wire);
     b->bytes_sent += t->bytes_sent;

@@ -1,5 +1,6 @@
 #include "core/offload.h"
 #include "core/scope.h"
+#include "ops/compose.h"
 #include "ops/op.h"
 #include "ops/table.h"
 #include "ops/terms.h"
@@ -275,6 +276,48 @@ static mx_status apply_plain(mx_call *call)
     return s.status == MX_OK ? MX_OK : mx_context(s.status, "%s in f64", call->op->name);
 }
 
+/* Whether an input shares memory with one that is changed, but is not just that one: it would change while it is read.
+ * (Kernels allow an input that is the changed one.) */
+static bool overlaps_changed(const mx_call *call, int i)
+{
+    const mx_tensor *t = call->in[i];
+    for (int j = 0; j < call->n_in; j++) {
+        const mx_tensor *c = call->in[j];
+        if (!c || !changes_input(call, j) || c->storage != t->storage)
+            continue;
+        int64_t t_bytes = mx_bytes(t), c_bytes = mx_bytes(c);
+        if ((t->offset != c->offset || t_bytes != c_bytes) && t->offset < c->offset + c_bytes &&
+            c->offset < t->offset + t_bytes)
+            return true;
+    }
+    return false;
+}
+
+/* Runs an operation that changes inputs. Others that overlap these are copied first. */
+static mx_status run_apart(mx_call *call)
+{
+    mx_tensor *const *given = call->in;
+    mx_tensor *in[MX_MAX_INPUTS] = {NULL}, *copies[MX_MAX_INPUTS] = {NULL};
+    mx_status status = MX_OK;
+    for (int i = 0; i < call->n_in && status == MX_OK; i++) {
+        in[i] = given[i];
+        if (in[i] && !changes_input(call, i) && overlaps_changed(call, i)) {
+            status = mx_apply_cast(in[i], in[i]->dtype, &copies[i]);
+            in[i] = copies[i];
+        }
+    }
+    call->in = in;
+    if (status == MX_OK)
+        status = run(call);
+    call->in = given;
+    for (int i = 0; i < call->n_in; i++)
+        if (copies[i]) {
+            mx_scope_keep(copies[i]);
+            mx_release(copies[i]);
+        }
+    return status;
+}
+
 static mx_status infer_run_record(mx_call *call)
 {
     MX_TRY(check_inputs(call));
@@ -282,7 +325,7 @@ static mx_status infer_run_record(mx_call *call)
     MX_TRY(call->op->infer(call));
     if ((call->op->flags & MX_OP_PLAIN_F64) && call->in[0]->dtype == MX_F64)
         return apply_plain(call);
-    MX_TRY(run(call));
+    MX_TRY(call->op->flags & MX_OP_MUTATES ? run_apart(call) : run(call));
     return record(call);
 }
 

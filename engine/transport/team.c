@@ -178,18 +178,37 @@ mx_status mx_meet(const int *ranks, int n, int me)
 
 static bool same_tag(const mx_tag *a, const mx_tag *b, bool strict)
 {
-    return mx_collective_equal(&a->what, &b->what) && a->count == b->count && mx_shape_equal(&a->shape, &b->shape) &&
+    return mx_collective_equal(&a->what, &b->what) && a->count == b->count && a->shapes == b->shapes &&
            (!strict || strcmp(a->site, b->site) == 0);
+}
+
+/* What a tag's text leaves out. */
+static void print_details(const mx_tag *tag, char *text, size_t bytes)
+{
+    const mx_collective *what = &tag->what;
+    int n = snprintf(text, bytes, " [shape %s", mx_shape_text(&tag->shape));
+    if (what->kind == MX_ALL_REDUCE || what->kind == MX_REDUCE_SCATTER)
+        n += snprintf(text + n, bytes - (size_t)n, ", %s",
+                      what->fold == MX_FOLD_MAX ? "max" : (what->scale == 1 ? "sum" : "mean"));
+    if (what->kind == MX_BROADCAST)
+        n += snprintf(text + n, bytes - (size_t)n, ", root %d", what->root);
+    if (what->kind == MX_PERMUTE)
+        n += snprintf(text + n, bytes - (size_t)n, ", shift %d", what->shift);
+    snprintf(text + n, bytes - (size_t)n, "]");
 }
 
 static mx_status differ(const mx_team *team, int member, const mx_tag *theirs, const mx_tag *ours)
 {
-    return mx_fail(
-        MX_ERR_VALUE,
-        "the ranks differ: rank %d does %s%s%s, rank %d does %s%s%s; all ranks of an axis must make the same "
-        "collective calls in the same order",
-        team->ranks[team->me], ours->text, ours->site[0] ? " at " : "", ours->site, team->ranks[member], theirs->text,
-        theirs->site[0] ? " at " : "", theirs->site);
+    char our_details[160] = "", their_details[160] = "";
+    if (strcmp(ours->text, theirs->text) == 0) {
+        print_details(ours, our_details, sizeof our_details);
+        print_details(theirs, their_details, sizeof their_details);
+    }
+    return mx_fail(MX_ERR_VALUE,
+                   "the ranks differ: rank %d does %s%s%s%s, rank %d does %s%s%s%s; all ranks of an axis must make the "
+                   "same collective calls in the same order",
+                   team->ranks[team->me], ours->text, our_details, ours->site[0] ? " at " : "", ours->site,
+                   team->ranks[member], theirs->text, their_details, theirs->site[0] ? " at " : "", theirs->site);
 }
 
 static mx_status compare_in_memory(mx_team *team, const mx_tag *tag, bool strict)

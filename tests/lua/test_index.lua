@@ -166,6 +166,40 @@ function TestIndex.test_assignment_from_the_tensor_itself()
     lu.assertEquals(t:totable(), { { 2, 3 }, { 4, 5 }, { 4, 5 } })
 end
 
+-- Values that overlap the part are read before they change, also where several threads and vectors copy them.
+function TestIndex.test_overlapping_parts()
+    local n = 300000
+    local before = mx.arange(n)
+    local function same(got, want)
+        lu.assertEquals(mx.all(got:eq(want)):item(), 1)
+    end
+    for _, distance in ipairs { 1, 7, 300, 70000 } do
+        local early, late = { { 1, n - distance } }, { { 1 + distance, n } }
+        local up, down, sums, products = before:clone(), before:clone(), before:clone(), before:clone()
+        up[late] = up[early]
+        same(up[late], before[early])
+        down[early] = down[late]
+        same(down[early], before[late])
+        mx.add_(sums[late], sums[early])
+        same(sums[late], before[late] + before[early])
+        mx.mul_(products:narrow { dim = 1, start = 1, length = n - distance }, products[late])
+        same(products[early], before[early] * before[late])
+    end
+    local matrix = mx.arange(6):view(2, 3) + 1
+    mx.add_(matrix, matrix[1]) -- a row that is broadcast to itself
+    lu.assertEquals(matrix:totable(), { { 2, 4, 6 }, { 5, 7, 9 } })
+    mx.copy(matrix, matrix)
+    mx.add_(matrix, matrix)
+    lu.assertEquals(matrix:totable(), { { 4, 8, 12 }, { 10, 14, 18 } })
+end
+
+function TestIndex.test_steps_beyond_the_tensor()
+    local t = mx.arange(6)
+    lu.assertEquals(t[{ { 2, 6, math.maxinteger } }]:totable(), { 1 })
+    lu.assertEquals(t[{ { 5, 1, math.mininteger } }]:totable(), { 4 })
+    lu.assertEquals(t[{ { 1, 6, 5 } }]:totable(), { 0, 5 })
+end
+
 function TestIndex.test_assignment_while_recording()
     local w = mx.ones(2, 3):requires_grad()
     local h = w * 3
@@ -205,6 +239,9 @@ function TestIndex.test_wrong_indices()
     refused({ "no dimensions", "t:item()" }, function() return mx.tensor(3)[1] end)
     refused({ "expected a number or a tensor" }, function() t[1] = "a" end)
     refused({ "= 1.5", "cannot hold it" }, function() t[1] = 1.5 end)
+    refused({ "= 9007199254740993", "t:set", [[mx.tensor(n, "i64")]] }, function()
+        mx.zeros({ 2 }, "i64")[1] = 9007199254740993
+    end)
     refused({ "f32 (4, 5)", [[value:to("i32")]] }, function() t[1] = mx.zeros(4, 5) end)
     refused({ "i32 (4)", "(4, 5)" }, function() t[1] = mx.zeros({ 4 }, "i32") end)
     refused({ "no fields to assign", "'x'" }, function() t.x = 1 end)

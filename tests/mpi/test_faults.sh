@@ -148,6 +148,13 @@ has "all_reduce of 3 f32 over all ranks at fault.lua:3"
 on 2 3 "mx.all_reduce(mx.ones({3}, rank == 0 and 'bf16' or 'f32'))"
 has "rank 0 does all_reduce of 3 bf16 over all ranks at fault.lua:3"
 has "rank 1 does all_reduce of 3 f32 over all ranks at fault.lua:3"
+for differ in 'all_reduce(mx.ones(table.unpack(rank == 0 and {2, 3} or {3, 2})))@shape (2, 3), sum@shape (3, 2), sum' \
+    'all_gather(mx.ones{2, 2}, {dim = 1 + rank})@shape (4, 2)@shape (2, 4)' \
+    'all_reduce(mx.ones{2}, {op = rank == 0 and "max" or "mean"})@shape (2), max@shape (2), mean' \
+    'broadcast(mx.ones{2}, {root = rank})@root 0@root 1'; do
+    on 2 3 "mx.${differ%%@*}"
+    matches "rank 0 does .*$(echo "$differ" | cut -d@ -f2 | sed 's/[()]/./g').*rank 1 does .*${differ##*@}"
+done
 
 case="messages"
 on 3 3 "if rank == 1 then return elseif rank == 0 then mx.recv(mx.ones{3}, {from = 1}):wait() else mx.barrier() end"

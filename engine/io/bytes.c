@@ -57,14 +57,13 @@ static double load_float(const unsigned char *from, const mx_number_layout *layo
     return layout->bytes == 4 ? (double)narrow : number;
 }
 
-/* An integer, as a double if *is_exact, which is so up to 2^53. */
-static double load_integer(const unsigned char *from, const mx_number_layout *layout, bool *is_exact)
+/* An integer; false if it does not fit 64 bits with a sign. */
+static bool load_integer(const unsigned char *from, const mx_number_layout *layout, int64_t *integer)
 {
     uint64_t bits = load_bits(from, layout);
     int unused = 64 - 8 * layout->bytes;
-    double number = layout->kind == 'i' ? (double)((int64_t)(bits << unused) >> unused) : (double)bits;
-    *is_exact = fabs(number) <= 0x1p53;
-    return number;
+    *integer = layout->kind == 'i' ? (int64_t)(bits << unused) >> unused : (int64_t)bits;
+    return layout->kind == 'i' || bits <= INT64_MAX;
 }
 
 /* Whether the values of the dtype have exactly this layout. */
@@ -80,11 +79,15 @@ static mx_status convert(mx_dtype dtype, const mx_number_layout *layout, const u
                          void *to)
 {
     for (int64_t i = 0; i < count; i++, bytes += layout->bytes) {
-        bool is_exact = true;
-        double number = layout->kind == 'f' ? load_float(bytes, layout) : load_integer(bytes, layout, &is_exact);
-        if (mx_dtype_is_integer(dtype) && !(is_exact && mx_dtype_holds(dtype, number)))
+        int64_t integer = 0;
+        bool is_float = layout->kind == 'f', is_signed = is_float || load_integer(bytes, layout, &integer);
+        double number = is_float ? load_float(bytes, layout) : is_signed ? (double)integer : (double)(uint64_t)integer;
+        if (mx_dtype_is_integer(dtype) && !(is_signed && (dtype == MX_I64 || mx_dtype_holds(dtype, number))))
             return mx_fail(MX_ERR_VALUE, "the value %.17g does not fit %s", number, mx_dtype_name(dtype));
-        mx_set_number(to, i, number, dtype);
+        if (dtype == MX_I64)
+            ((int64_t *)to)[i] = integer; /* a double holds those up to 2^53 only */
+        else
+            mx_set_number(to, i, number, dtype);
     }
     return MX_OK;
 }

@@ -151,11 +151,65 @@ function TestDataset.test_a_list_of_examples()
     lu.assertEquals({ batch.y:dtype(), batch.y:totable() }, { "i32", { 3, 4 } })
     lu.assertEquals(batch.z:totable(), { { { 1.5, 1.5 } }, { { 2, 2 } } })
     refused({ "example 2 is a number" }, mx.data.dataset, { { x = 1 }, 2 })
-    refused({ "'x' has 2 rows, and 'y' has 1" }, mx.data.dataset, { { x = 1, y = 1 }, { x = 2 } })
+    refused({ "some examples have 'y'" }, mx.data.dataset, { { x = 1, y = 1 }, { x = 2 } })
     refused({ "'x' of an example is a string" }, mx.data.dataset, { { x = "a" } })
 end
 
+function TestDataset.test_numbers_of_which_some_are_floats()
+    local list = { { x = 1 }, { x = 2.5 }, { x = 3 } }
+    local function values(source)
+        local x = mx.data.dataset(source, { batch = 3, shuffle = false }):next().x
+        return x:dtype(), x:totable()
+    end
+    for _, source in ipairs { list, function() return coroutine.wrap(function()
+        for _, example in ipairs(list) do
+            coroutine.yield(example)
+        end
+    end) end } do
+        local dtype, x = values(source)
+        lu.assertEquals({ dtype, x }, { "f32", { 1, 2.5, 3 } })
+    end
+end
+
+-- Else a value would move to the example before it.
+function TestDataset.test_all_examples_need_the_same_fields()
+    local function lacking(i) return { x = i, [i > 2 and "z" or "y"] = i } end
+    local some = {}
+    for i = 1, 4 do
+        some[i] = lacking(i)
+    end
+    refused({ "'y'", "lack" }, mx.data.dataset, some, { batch = 2 })
+    local i = 0
+    local stream = mx.data.dataset(function()
+        return function()
+            i = i + 1
+            return i <= 4 and lacking(i) or nil
+        end
+    end, { batch = 4, shuffle = false })
+    refused({ "lack" }, stream.next, stream)
+end
+
+function TestDataset.test_number_of_batches()
+    local function batches(options)
+        return #mx.data.dataset({ x = mx.arange(7) }, options)
+    end
+    lu.assertEquals(batches { batch = 2 }, 3)
+    lu.assertEquals(batches { batch = 2, drop_last = false }, 4)
+    lu.assertEquals(batches { batch = 7, drop_last = false }, 1)
+    local function same(batch) return batch end
+    lu.assertEquals(#mx.data.map(mx.data.dataset({ x = mx.arange(7) }, { batch = 3 }), same), 2)
+    refused({ "iterator" }, function() return #mx.data.dataset(count_to(3)) end)
+end
+
 function TestDataset.test_messages()
+    local uneven = mx.data.dataset(function()
+        local list, i = { { x = { 1, 2 } }, { x = { 3 } } }, 0
+        return function()
+            i = i + 1
+            return list[i]
+        end
+    end, { batch = 2, shuffle = false })
+    refused({ "'x' of the examples: rows differ" }, uneven.next, uneven)
     local make, rows = mx.data.dataset, { x = mx.ones(3) }
     refused({ "expected a table { name = tensor }, a list of examples or a function", "number" }, make, 3)
     refused({ "'x' has 3 rows, and 'y' has 2" }, make, { x = mx.ones(3), y = mx.ones(2) })
@@ -163,12 +217,12 @@ function TestDataset.test_messages()
     refused({ "without dimensions" }, make, { x = mx.tensor(3) })
     refused({ "no examples" }, make, {})
     refused({ "batch = 0" }, make, rows, { batch = 0 })
-    refused({ "3 examples are fewer than a batch of 4 on 1 rank" }, make, rows, { batch = 4 })
+    refused({ "3 examples are fewer than a batch of 4" }, make, rows, { batch = 4 })
     refused({ "'batch_size'", "'batch'" }, make, rows, { batch_size = 1 })
     refused({ "an example is a number" }, make(function() return function() return 1 end end).next,
         make(function() return function() return 1 end end))
     local empty = make(function() return function() end end)
-    refused({ "fewer examples than a batch of 32 on 1 rank" }, empty.next, empty)
+    refused({ "fewer examples than a batch of 32" }, empty.next, empty)
     local d = make(rows, { batch = 1 })
     refused({ "its n is 4, that of this dataset 3" }, d.restore, d, { seed = 0, n = 4, epochs = 0, samples = 0 })
     refused({ "its seed is 1" }, d.restore, d, { seed = 1, n = 3, epochs = 0, samples = 0 })

@@ -130,6 +130,45 @@ function TestOptions.test_rate()
 end
 
 -- In a file between, too: an optimizer with the state continues as the one that it was taken from.
+function TestOptions.test_what_is_refused()
+    local function refused(part, params, options)
+        lu.assertErrorMsgContains(part, mx.optim.adamw, params, options)
+    end
+    local params = parameters()
+    for _, key in ipairs { "learning_rate", "weight_decay", "clip", "clip_value" } do
+        for shown, value in pairs { ['"1e-3"'] = "1e-3", ["-1"] = -1, ["nan"] = 0 / 0, ["true"] = true } do
+            refused(("adamw: %s = %s; expected a number"):format(key, shown), params, { [key] = value })
+        end
+    end
+    refused("are a list", params, { groups = { match = { "w" }, scale = 2 } })
+    refused("group 1 of an optimizer: no parameter's name matches ^a, ^b", params, {
+        groups = { { match = { "^a", "^b" } } },
+    })
+    refused('group 1 of an optimizer: scale = "2"', params, { groups = { { match = { "wide" }, scale = "2" } } })
+    refused("a tensor; expected a table", params.wide)
+    refused("'w' is a table; expected a tensor", { w = {} })
+    local optimizer = mx.optim.sgd(params, { learning_rate = function() end })
+    give_gradients(params, 1)
+    lu.assertErrorMsgContains("the learning rate of step 1 = nil", optimizer.step, optimizer)
+end
+
+function TestOptions.test_one_expression_is_a_list_of_one()
+    local params = parameters()
+    local optimizer = mx.optim.sgd(params, { weight_decay = 0.1, mask = "^vector$",
+        groups = { { match = "^wide$", scale = 0 } } })
+    local before = mx.nn.state(params)
+    for name, t in pairs(params) do -- only matrix has decay and a rate
+        mx.backward((t * 0):sum())
+        lu.assertNotNil(before[name])
+    end
+    optimizer:step()
+    lu.assertEquals(compare.identical(params.vector:detach(), before.vector), true)
+    lu.assertEquals(compare.identical(params.wide:detach(), before.wide), true)
+    lu.assertEquals(compare.identical(params.matrix:detach(), before.matrix), false)
+    lu.assertEquals(mx.nn.freeze(params, "^wide$"), 1)
+    lu.assertErrorMsgContains("matches ^x", mx.nn.freeze, params, "^x")
+end
+
 function TestOptions.test_a_state_continues()
     local file = os.tmpname()
     for _, kind in ipairs { "adamw", "sgd", "lion", "adafactor", "muon" } do

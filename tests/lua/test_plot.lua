@@ -77,6 +77,19 @@ function TestPlot.test_what_cannot_be_shown_is_counted()
     lu.assertStrContains(drawn { kind = "scatter", y = many }, "every 2th point is shown")
 end
 
+-- Differences of such numbers are infinite.
+function TestPlot.test_the_largest_numbers()
+    local values = { 1e308, 1, -1e308, 2 }
+    for _, options in ipairs { { y = values }, { kind = "histogram", values = values } } do
+        local text = drawn(options)
+        lu.assertNil(text:find "[\"=, ]%-?nan") -- the mark of a number that is none
+        lu.assertNil(text:find "[\"=, ]%-?inf")
+        lu.assertStrContains(text, "2 of 4 values")
+    end
+    lu.assertStrContains(drawn { kind = "images", values = mx.full({ 1, 2, 2 }, 1 / 0) }, "No value is finite")
+    lu.assertStrContains(drawn { kind = "heatmap", values = { { 0 / 0 } } }, "No value is finite")
+end
+
 function TestPlot.test_histograms_count()
     local text = drawn { kind = "histogram", values = { 0, 1, 1, 2, 3, 4, 0 / 0 }, bins = 4 }
     for _, part in ipairs { "1 from 0 to 1", "2 from 1 to 2", "1 from 2 to 3", "2 from 3 to 4", "1 of 7 values" } do
@@ -155,6 +168,8 @@ function TestPlot.test_a_page_of_several_charts()
 end
 
 function TestPlot.test_messages()
+    refused({ "low = 5 must be below high = 1" }, mx.plot, { file = folder .. "a.svg", y = { 1 }, low = 5, high = 1 })
+    refused({ "values is empty" }, mx.plot, { file = folder .. "a.svg", kind = "histogram", values = {} })
     refused({ "'line' is a kind: write kind = \"line\"" }, mx.plot, { file = folder .. "x.svg", line = { 1, 2 } })
     refused({ "'file' is missing" }, mx.plot, { y = { 1 } })
     refused({ "must end in .svg or .html" }, mx.plot, { file = "a.png", y = { 1 } })

@@ -185,6 +185,30 @@ function TestNumpy.test_headers_that_lie()
 end
 
 -- Every change of one byte of a small .npz either gives the same arrays or is refused in one line.
+-- A double holds integers up to 2^53 only.
+function TestNumpy.test_large_integers_are_exact()
+    local function array(layout, bytes)
+        local header = ("{'descr': '%s', 'fortran_order': False, 'shape': (2,), }"):format(layout)
+        return write(layout:sub(2) .. ".npy", "\x93NUMPY\1\0" .. ("<s2"):pack(header) .. bytes)
+    end
+    local large, small = 9007199254740993, -9007199254740995
+    lu.assertEquals(mx.load_npy(array(">i8", (">i8i8"):pack(large, small))):totable(), { large, small })
+    lu.assertEquals(mx.load_npy(array("<i8", ("<i8i8"):pack(large, small))):totable(), { large, small })
+    lu.assertEquals(mx.load_npy(array("<u8", ("<i8i8"):pack(large, math.maxinteger))):totable(),
+        { large, math.maxinteger })
+    refused({ "does not fit i64" }, mx.load_npy, array("<u8", ("<i8i8"):pack(1, math.mininteger)))
+end
+
+function TestNumpy.test_files_that_end_early()
+    local whole = "\x93NUMPY\1\0" .. ("<s2"):pack("{'descr': '<f4', 'fortran_order': "
+        .. "False, 'shape': (), }") .. "\0\0\0\0"
+    lu.assertEquals(mx.load_npy(write("whole.npy", whole)):item(), 0)
+    for n = 8, #whole - 5 do
+        refused({ "ends inside its header" }, mx.load_npy, write("short.npy", whole:sub(1, n)))
+    end
+    refused({ "name of a file", "nil" }, mx.load_npy)
+end
+
 function TestNumpy.test_damaged_npz()
     mx.save_npz(folder .. "a.npz", { x = mx.arange(6) }, { compress = true })
     local text, same, bad = mx.io.read_file(folder .. "a.npz"), 0, 0
@@ -266,6 +290,21 @@ function TestCsv.test_numbers_and_names()
     lu.assertNil(names)
     t, names = mx.load_csv(write("a.csv", "about\nx,y\n1,2\n"), { skip = 1, header = true })
     lu.assertEquals({ t:totable(), names }, { { { 1, 2 } }, { "x", "y" } })
+end
+
+-- As Excel (a byte order mark) and pandas (no name of the index) write them.
+function TestCsv.test_heads_of_other_programs()
+    local function read(text)
+        local t, names = mx.load_csv(write("a.csv", text))
+        return { t:totable(), names }
+    end
+    lu.assertEquals(read "\xEF\xBB\xBFa,b\n1,2\n", { { { 1, 2 } }, { "a", "b" } })
+    lu.assertEquals(read "\xEF\xBB\xBF1,2\n", { { { 1, 2 } } })
+    lu.assertEquals(read ",a\n0,5\n1,6\n", { { { 0, 5 }, { 1, 6 } }, { "", "a" } })
+    local t, names = mx.load_csv(write("a.csv", "nan,-nan\ninf,-inf\n"))
+    lu.assertEquals({ #t, names }, { 2 })
+    lu.assertEquals(mx.isnan(t):totable(), { { 1, 1 }, { 0, 0 } })
+    refused({ "a.csv: 1.5 does not fit i32", "another dtype" }, mx.load_csv, write("a.csv", "1.5\n"), { dtype = "i32" })
 end
 
 function TestCsv.test_errors_name_the_place()

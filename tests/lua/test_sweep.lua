@@ -138,6 +138,10 @@ function TestSweep.test_a_damaged_or_foreign_result()
 end
 
 function TestSweep.test_messages()
+    refused({ "no 'los'", "minimize", "returned loss" }, { grid = { x = { 1 } }, minimize = "los",
+        run = function() return { loss = 1 } end })
+    refused({ "no 'score'", "maximize" }, { grid = { x = { 1 } }, maximize = "score", run = function() return 1 end })
+    refused({ "t:item()" }, { grid = { x = { 1 } }, run = function() return mx.ones(1) end })
     local function run() return 1 end
     refused({ "'run' is missing" }, { grid = {} })
     refused({ "either grid", "or random" }, { run = run })

@@ -17,6 +17,14 @@ end
 
 TestDatasetRanks = {}
 
+function TestDatasetRanks.test_number_of_batches()
+    lu.assertEquals(#open(), N // GLOBAL)
+    local good, message = pcall(mx.data.dataset, { x = mx.arange(5) }, { batch = 5 // mx.ranks() + 1 })
+    lu.assertFalse(good)
+    lu.assertStrContains(message, mx.ranks() == 1 and "a batch of 6" or
+        ("a batch of %d on each of %d ranks"):format(5 // mx.ranks() + 1, mx.ranks()))
+end
+
 -- The order of a single rank: the numbers of the permutation that the seed and the epoch choose.
 function TestDatasetRanks.test_ranks_share_the_order_of_one()
     local d = open()

@@ -102,13 +102,23 @@ local function start_iterator(self)
     end
 end
 
--- A field of several examples as one tensor: (...) each -> (B, ...). Tables of numbers become f32.
+local function are_integers(values)
+    for _, value in ipairs(values) do
+        if math.type(value) ~= "integer" then
+            return false
+        end
+    end
+    return true
+end
+
+-- A field of several examples as one tensor: (...) each -> (B, ...). Tables of numbers become f32, and so do numbers of
+-- which any is a float.
 local function stack(name, values)
     local first = values[1]
-    if type(first) == "number" then
-        return mx.tensor(values, math.type(first) == "integer" and "i32" or "f32")
-    elseif type(first) == "table" then
-        return mx.tensor(values)
+    if type(first) == "number" or type(first) == "table" then
+        local good, t = pcall(mx.tensor, values, are_integers(values) and "i32" or "f32")
+        return good and t or error(("mx.data.dataset: '%s' of the examples: %s"):format(name,
+            tostring(t):gsub("^.*mx%.tensor: ", "")), 0)
     elseif type(first) ~= "userdata" then
         error(("mx.data.dataset: '%s' of an example is a %s; expected a tensor, a number or a table of numbers"):format(
             name, type(first)), 0)
@@ -122,6 +132,20 @@ local function stack(name, values)
     return out
 end
 
+-- Adds the fields of an example to the lists of those of the `count` examples before it.
+local function add_fields(lists, example, count)
+    for name, value in pairs(example) do
+        lists[name] = lists[name] or {}
+        table.insert(lists[name], value)
+    end
+    for name, values in util.sorted_pairs(lists) do
+        if #values ~= count + 1 then
+            error(("mx.data.dataset: some examples have '%s' and others lack it; all need the same fields"):format(
+                name), 0)
+        end
+    end
+end
+
 -- A list of examples as tensors with an example in each row.
 local function columns_of(examples)
     local lists, tensors = {}, {}
@@ -130,10 +154,7 @@ local function columns_of(examples)
             error(("mx.data.dataset: example %d is a %s; expected a table { name = tensor or number }"):format(i,
                 type(example)), 0)
         end
-        for name, value in pairs(example) do
-            lists[name] = lists[name] or {}
-            table.insert(lists[name], value)
-        end
+        add_fields(lists, example, i - 1)
     end
     for name, values in util.sorted_pairs(lists) do
         tensors[name] = stack(name, values):keep()
@@ -154,9 +175,8 @@ local function examples_at(self, first, count, all)
             break
         end
         had = had + 1
-        for name, value in pairs(i >= first and i < first + count and example or {}) do
-            lists[name] = lists[name] or {}
-            table.insert(lists[name], value)
+        if i >= first and i < first + count then
+            add_fields(lists, example, i - first)
         end
     end
     if had < all and (self.drop_last or had == 0) then
@@ -171,10 +191,29 @@ end
 
 -- ---- batches ----
 
+-- The examples that all ranks together take at once.
+local function global_batch(self)
+    return self.batch * (self.shard and mx.ranks() or 1)
+end
+
+local function batch_text(self)
+    local all = global_batch(self)
+    return all == self.batch and ("a batch of %d"):format(all) or ("a batch of %d on each of %d ranks"):format(
+        self.batch, mx.ranks())
+end
+
+--- #dataset: the number of batches in an epoch, the same on all ranks. That of an iterator is not known.
+---@return integer
+function Dataset:__len()
+    local all = global_batch(self)
+    return self.n and (self.drop_last and self.n // all or -(-self.n // all))
+        or error("#dataset: the length of an iterator is not known; count the batches of dataset:epoch()", 2)
+end
+
 -- The next batch of the epoch; nil at its end.
 local function next_of_epoch(self)
-    local ranks, started = self.shard and mx.ranks() or 1, mx.now()
-    local first, all = (self.shard and mx.rank() or 0) * self.batch, self.batch * ranks
+    local started = mx.now()
+    local first, all = (self.shard and mx.rank() or 0) * self.batch, global_batch(self)
     local batch, had
     if self.examples then
         batch, had = examples_at(self, first, self.batch, all)
@@ -215,8 +254,8 @@ function Dataset:next()
     local batch = next_of_epoch(self)
     if not batch then
         end_epoch(self)
-        batch = next_of_epoch(self) or error(("mx.data.dataset: an epoch has fewer examples than a batch of %d on %d "
-            .. "rank%s"):format(self.batch, mx.ranks(), mx.ranks() == 1 and "" or "s"), 2)
+        batch = next_of_epoch(self) or error(("mx.data.dataset: an epoch has fewer examples than %s"):format(
+            batch_text(self)), 2)
     end
     return batch
 end
@@ -285,10 +324,9 @@ function dataset.dataset(source, options)
     elseif type(source) == "table" then
         source = #source > 0 and columns_of(source) or source
         self.tensors, self.n = source, count_rows(source)
-        local all = o.batch * (o.shard and mx.ranks() or 1)
-        if o.drop_last and self.n < all then
-            error(("mx.data.dataset: %d examples are fewer than a batch of %d on %d rank%s"):format(self.n, o.batch,
-                mx.ranks(), mx.ranks() == 1 and "" or "s"), 2)
+        if o.drop_last and self.n < global_batch(self) then
+            error(("mx.data.dataset: %d examples are fewer than %s; use a smaller batch"):format(self.n,
+                batch_text(self)), 2)
         end
     else
         error("mx.data.dataset: expected a table { name = tensor }, a list of examples or a function that returns an "
@@ -309,6 +347,7 @@ function dataset.map(source, fn)
     local self = setmetatable({}, {
         __index = source,
         __newindex = source,
+        __len = Dataset.__len,
     })
     rawset(self, "transform", before and function(batch) return fn(before(batch)) end or fn)
     return self

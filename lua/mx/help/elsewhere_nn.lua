@@ -325,6 +325,8 @@ mx.arange(10)[first]:numel(), mx.arange(10)[rest]:numel() --> 8, 2]] },
             .. "mx.multinomial", code = [[
 local ids = mx.multinomial(mx.tensor { 0, 1 }, { n = 3, replacement = true })
 mx.tensor({ 5, 6 })[ids] --> {6, 6, 6}]] },
+        { "len(loader)", "`#dataset`, the number of batches in an epoch; not of an iterator",
+            code = "#mx.data.dataset({ x = mx.arange(7) }, { batch = 2 }) --> 3" },
         { "default_collate, get_worker_info",
             "mx.data.dataset stacks examples; reading needs no worker processes", code = [[
 local data = mx.data.dataset(function() return ipairs {} end, { batch = 2 })

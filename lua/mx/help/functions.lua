@@ -500,12 +500,13 @@ mx.optim.new(config, { w = mx.ones(2):keep():requires_grad() })]] },
         { "data.dataset(source, options)", "Batches from tensors by name, from a list of examples, or from a function "
             .. "that is called with the number of the epoch and returns an iterator over examples. Options: batch "
             .. "(32), shuffle (true), seed (0), drop_last (true), shard (true: ranks get different examples), buffer "
-            .. "(1024: an iterator's examples that are shuffled).",
+            .. "(1024: an iterator's examples that are shuffled). #dataset is the number of batches in an epoch.",
             torch = "utils.data.DataLoader, TensorDataset, IterableDataset, DistributedSampler, Dataset", code = [[
 local train = mx.data.dataset({ x = mx.arange(4) }, { batch = 2, shuffle = false })
 for batch in train:epoch() do
     local x = batch.x
 end
+#train --> 2
 local list = { { x = { 1, 2 }, y = 0 }, { x = { 3, 4 }, y = 1 } }
 mx.data.dataset(list, { batch = 2, shuffle = false }):next().y --> {0, 1}
 local function numbers(epoch)

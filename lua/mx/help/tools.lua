@@ -199,7 +199,8 @@ local function reference(x, y) mx.mpi_reference("all_reduce", x, y, x:bytes()) e
     { title = "Simulated pods",
         { "is_simulated()", "Whether a chip is simulated. Tensors then have no values.",
             code = "mx.is_simulated() --> false" },
-        { "sim_start(pod)", "Starts a simulated pod. mx.sim.start does this for a config.", code = [[
+        { "sim_start(pod)", "Starts a simulated pod. mx.sim.start(\"v5e-256\", 2) does so by name, here with 2 slices; "
+            .. "mx.config.load by the key hardware.", code = [[
 local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
         { "sim_add(pod)", "One more simulated chip beside the others, with its own clock, links and memory.",
             code = 'local function add() return mx.sim_add(mx.sim.pod("v5e-256", 2)) end' },

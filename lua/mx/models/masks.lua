@@ -7,11 +7,11 @@ local util = require "mx.util"
 local masks = {}
 
 --- The function that tells whether one of the expressions matches a name. Not collective.
----@param patterns string[] others are refused
+---@param patterns string[]|string a list, or one; what is no expression is refused
 ---@return fun(name: string): boolean
 function masks.of(patterns)
     local compiled = {}
-    for i, text in ipairs(patterns) do
+    for i, text in ipairs(type(patterns) == "string" and { patterns } or patterns) do
         local pattern, reason = mx.io.pattern(text)
         compiled[i] = pattern or util.refuse("%s", reason)
     end
@@ -23,6 +23,13 @@ function masks.of(patterns)
         end
         return false
     end
+end
+
+--- The expressions, for messages.
+---@param patterns string[]|string
+---@return string
+function masks.text(patterns)
+    return type(patterns) == "string" and patterns or table.concat(patterns, ", ")
 end
 
 --- How much of a model a mask chooses: "4 of 21 parameters, 256 of 106,816 values".

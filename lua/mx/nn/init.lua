@@ -280,7 +280,7 @@ end
 --- Stops training the parameters whose names match one of the expressions (regular ones, PCRE2), or trains them again.
 --- Optimizers skip a parameter without a gradient.
 ---@param params table
----@param patterns string[]
+---@param patterns string[]|string
 ---@param trains? boolean true: train them again
 ---@return integer how many match; none is an error, since a misspelt name would freeze nothing
 function nn.freeze(params, patterns, trains)
@@ -292,7 +292,7 @@ function nn.freeze(params, patterns, trains)
         end
     end
     if n == 0 then
-        error(("mx.nn.freeze: no parameter's name matches %s"):format(table.concat(patterns, ", ")), 2)
+        error(("mx.nn.freeze: no parameter's name matches %s"):format(mx.models.masks.text(patterns)), 2)
     end
     return n
 end

@@ -10,6 +10,7 @@ local plot = {}
 
 local MOST_LINE, MOST_MARKS = 2000, 5000 -- points that are drawn
 local MOST_PIXELS = 1 << 20
+local MOST_VALUE = 1e300
 
 local KINDS = { "line", "scatter", "histogram", "heatmap", "images" }
 local OPTIONS = {
@@ -39,8 +40,9 @@ local function list_of(what, values, dims)
     return values
 end
 
+-- Differences of larger numbers could overflow.
 local function is_finite(x)
-    return x - x == 0
+    return math.abs(x) <= MOST_VALUE
 end
 
 -- The points of a series that can be drawn, and how many cannot.
@@ -137,8 +139,8 @@ local function lines_or_marks(o, marks)
             points = decimate(points, MOST_LINE)
         end
         if left_out > 0 then
-            notes[#notes + 1] = ("%s: %d of %d values cannot be shown (not finite, or not positive on a logarithmic "
-                .. "axis)."):format(name, left_out, left_out + all)
+            notes[#notes + 1] = ("%s: %d of %d values cannot be shown (not finite, above 1e300, or not positive on a "
+                .. "logarithmic axis)."):format(name, left_out, left_out + all)
         end
         if step > 1 then
             notes[#notes + 1] = ("%s: every %dth point is shown."):format(name, step)
@@ -170,7 +172,7 @@ local function histogram_values(o, notes)
     local list, low, high = o.series or { { y = o.values or o.y } }, math.huge, -math.huge
     local all = {}
     for i, one in ipairs(list) do
-        local name = one.name or ("series %d"):format(i)
+        local name = one.name or (o.series and ("series %d"):format(i) or "values")
         local finite = {}
         local given = one.y or one.values
         if type(given) == "userdata" and getmetatable(given) == "mx.tensor" then
@@ -260,7 +262,8 @@ function draw.heatmap(o)
     local x = { label = o.x_label or "column", min = 0.5, max = width + 0.5, tight = true, whole = true }
     local y = { label = o.y_label or "row", min = 0.5, max = #rows + 0.5, tight = true, whole = true, down = true }
     local chart = svg.plot { title = o.title or "", x = x, y = y, series = {}, picture = png.uri(width, #rows, rows) }
-    return chart, {}, { ("From %.4g (dark blue) to %.4g (yellow)."):format(low, high) }
+    return chart, {}, { low > high and "No value is finite."
+        or ("From %.4g (dark blue) to %.4g (yellow)."):format(low, high) }
 end
 
 -- The pixels of image `n` of a tensor (N, H, W) or (N, H, W, 3).
@@ -316,13 +319,17 @@ function draw.images(o)
     rows[#rows] = nil -- the gap behind the last row of images
     local chart = svg.picture_chart { title = o.title or "", uri = png.uri(line, #rows, rows), width = line,
         height = #rows }
-    return chart, {}, { ("%d images; black is %.4g, white %.4g."):format(n, low, high) }
+    return chart, {}, { low > high and "No value is finite."
+        or ("%d images; black is %.4g, white %.4g."):format(n, low, high) }
 end
 
 -- ---- files ----
 
 local function draw_chart(o)
     local kind = o.kind or "line"
+    if o.low and o.high and o.low >= o.high then
+        error(("mx.plot: low = %g must be below high = %g"):format(o.low, o.high), 0)
+    end
     if not draw[kind] then
         local near = util.nearest(tostring(kind), KINDS)
         error(("mx.plot: kind is '%s'; expected %s%s"):format(tostring(kind), table.concat(KINDS, ", "),

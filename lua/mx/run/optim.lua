@@ -75,16 +75,54 @@ local function update_options(self, name, scale)
     }, { __index = self.options })
 end
 
+local function check_number(what, value, least)
+    if type(value) ~= "number" or value ~= value or value < least then
+        error(("%s = %s; expected a number%s"):format(what, type(value) == "string" and ("%q"):format(value)
+            or tostring(value):gsub("^%-nan", "nan"), least == 0 and ", at least 0" or ""), 0)
+    end
+end
+
+local function check_arguments(kind, params, options)
+    local what = "mx.optim." .. kind .. ": "
+    if type(params) ~= "table" then
+        error(("%sthe parameters are a %s; expected a table { name = tensor }"):format(what,
+            type(params) == "userdata" and "tensor" or type(params)), 0)
+    end
+    for name, t in util.sorted_pairs(params) do
+        if type(t) ~= "userdata" or getmetatable(t) ~= "mx.tensor" then
+            error(("%sparameter '%s' is a %s; expected a tensor"):format(what, name, type(t)), 0)
+        end
+    end
+    for _, key in ipairs { "learning_rate", "weight_decay", "clip", "clip_value" } do
+        if key ~= "learning_rate" or type(options[key]) ~= "function" then
+            check_number(what .. key, options[key], 0)
+        end
+    end
+end
+
 local OF_GROUPS = "its rate is the optimizer's, multiplied by scale"
 
-local function groups_of(list)
+local function groups_of(list, params, parallel)
     local groups = {}
+    if type(list) ~= "table" or (next(list) ~= nil and #list == 0) then
+        error("groups of an optimizer are a list: { { match = { \"bias$\" }, weight_decay = 0 } }", 0)
+    end
     for i, given in ipairs(list) do
         local o = util.options(given, { match = {}, scale = 1.0, weight_decay = -1.0 }, "a group of an optimizer",
             { lr = OF_GROUPS, learning_rate = OF_GROUPS, params = "match has expressions for their names" })
+        for _, key in ipairs { "scale", "weight_decay" } do
+            check_number(("group %d of an optimizer: %s"):format(i, key), o[key], -math.huge)
+        end
         groups[i] = {
             matches = masks.of(o.match), scale = o.scale, weight_decay = o.weight_decay >= 0 and o.weight_decay or nil,
         }
+        local used = parallel ~= mx.parallel.alone -- a rank of a mesh may have none of them
+        for name in pairs(params) do
+            used = used or groups[i].matches(name)
+        end
+        if not used then
+            error(("group %d of an optimizer: no parameter's name matches %s"):format(i, masks.text(o.match)), 0)
+        end
     end
     return groups
 end
@@ -114,6 +152,7 @@ end
 local function new_optimizer(kind, rule, params, options)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
+    check_arguments(kind, params, options)
     for name, t in util.sorted_pairs(rule.fused and {} or params) do
         if t:dtype() ~= "f32" then
             util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw, "
@@ -121,8 +160,9 @@ local function new_optimizer(kind, rule, params, options)
         end
     end
     local self = setmetatable({
-        kind = kind, rule = rule, params = params, options = options, groups = groups_of(options.groups),
-        undecayed = {}, by_adamw = {}, state = {}, steps = 0, parallel = parallel,
+        kind = kind, rule = rule, params = params, options = options,
+        groups = groups_of(options.groups, params, parallel), undecayed = {}, by_adamw = {}, state = {}, steps = 0,
+        parallel = parallel,
     }, Optimizer)
     local undecayed, by_adamw = masks.of(options.mask), left_to_adamw(rule, options)
     for name, t in util.sorted_pairs(params) do
@@ -263,7 +303,13 @@ end
 ---@return number
 function Optimizer:rate(step)
     local rate = self.options.learning_rate
-    return type(rate) == "function" and rate(step or self.steps + 1) or rate
+    if type(rate) == "function" then
+        rate = rate(step or self.steps + 1)
+    end
+    if type(rate) ~= "number" or rate ~= rate then
+        check_number(("the learning rate of step %d"):format(step or self.steps + 1), rate, -math.huge)
+    end
+    return rate
 end
 
 local function want_alone(self, what)

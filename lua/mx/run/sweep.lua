@@ -131,12 +131,12 @@ local function hash(config)
     return ("%016x"):format(util.seed(mx.io.json_encode(config), 0))
 end
 
-local function check_result(result)
+local function check_result(o, result)
     if type(result) == "number" then
-        return { loss = result }
+        result = { loss = result }
     elseif type(result) ~= "table" then
-        error(("mx.sweep: run returned %s; expected a table such as { loss = 1.5 }, or the loss"):format(type(result)),
-            0)
+        error(("mx.sweep: run returned %s; expected a table such as { loss = 1.5 }, or the loss"):format(
+            type(result) == "userdata" and "a tensor (t:item() is its number)" or type(result)), 0)
     end
     for key, value in pairs(result) do
         if type(key) ~= "string" or not (type(value) == "number" or type(value) == "string"
@@ -144,6 +144,11 @@ local function check_result(result)
             error(("mx.sweep: the result %s is a %s; expected numbers, strings and booleans by name%s"):format(
                 tostring(key), type(value), type(value) == "userdata" and " (t:item() of a tensor)" or ""), 0)
         end
+    end
+    local objective = o.minimize or o.maximize
+    if result[objective] == nil and not result.error then
+        error(("mx.sweep: run returned no '%s', which %s names; it returned %s"):format(objective, o.maximize
+            and "maximize" or "minimize", table.concat(util.sorted_keys(result), ", ")), 0)
     end
     return result
 end
@@ -212,7 +217,7 @@ local function run_one(o, config, number)
     else
         result = o.run(copy, job)
     end
-    return { config = config, result = check_result(result), seconds = mx.now() - started, number = number }
+    return { config = config, result = check_result(o, result), seconds = mx.now() - started, number = number }
 end
 
 local function report(o, row, total, best)

@@ -207,8 +207,11 @@ end
 
 -- The hardware table and the chips of a slice.
 local function find(name)
-    if type(name) == "table" then
+    if type(name) == "table" and rawget(name, "slices") then
         return name, (next(name.slices))
+    elseif type(name) ~= "string" then
+        error(("a simulated pod has a name, such as \"v5e-256\", not a %s; mx.config.load { \"hardware=v5e-256\" } "
+            .. "starts that of a config"):format(type(name)), 0)
     end
     local kind, chips = sim.split_name(name)
     if kind == "host" then

@@ -26,22 +26,29 @@ local function split(line, separator)
     return fields
 end
 
--- Whether a file's first line has names: none of its fields is a number.
-local function has_names(fields)
-    for _, field in ipairs(fields) do
-        if tonumber(field) or field == "" then
-            return false
-        end
-    end
-    return true
-end
-
 local NUMBERS = {
-    nan = 0 / 0, inf = math.huge, infinity = math.huge, ["-inf"] = -math.huge, ["-infinity"] = -math.huge,
+    nan = 0 / 0, ["-nan"] = 0 / 0, inf = math.huge, infinity = math.huge, ["-inf"] = -math.huge,
+    ["-infinity"] = -math.huge,
 }
 
+local function number_in(field)
+    return tonumber(field) or NUMBERS[field:lower()]
+end
+
+-- Whether a file's first line has names: none of its fields is a number, and not all are empty.
+local function has_names(fields)
+    local any = false
+    for _, field in ipairs(fields) do
+        if number_in(field) then
+            return false
+        end
+        any = any or field ~= ""
+    end
+    return any
+end
+
 local function number_of(path, row, column, field, o)
-    local number = tonumber(field) or NUMBERS[field:lower()]
+    local number = number_in(field)
     if not number and field == "" and o.missing then
         return o.missing
     elseif not number then
@@ -66,7 +73,8 @@ function csv.load_csv(path, options)
         error("mx.load_csv: separator must be one character, such as \";\"", 2)
     end
     local rows, names, line_number = {}, nil, 0
-    for line in (mx.io.read_file(path):gsub("\r\n?", "\n") .. "\n"):gmatch("([^\n]*)\n") do
+    local text = mx.io.read_file(path):gsub("^\xEF\xBB\xBF", ""):gsub("\r\n?", "\n") -- without a byte order mark
+    for line in (text .. "\n"):gmatch("([^\n]*)\n") do
         line_number = line_number + 1
         if line_number > o.skip and line:find("%S") then
             local fields = split(line, o.separator)
@@ -88,7 +96,11 @@ function csv.load_csv(path, options)
     if #rows == 0 then
         util.refuse("%s has no line of numbers", path)
     end
-    return mx.tensor(rows, o.dtype), names
+    local good, t = pcall(mx.tensor, rows, o.dtype)
+    if not good then
+        util.refuse("%s: %s; give mx.load_csv another dtype", path, tostring(t):gsub("^.*mx%.tensor: ", ""))
+    end
+    return t, names
 end
 
 return csv

@@ -13,7 +13,7 @@ local HEADER_BYTES = 1 << 16 -- the longest header that is read
 local PIECE_BYTES = 1 << 20
 local MOST_DIMENSIONS = 6
 
--- numpy's layouts, without byte order, and the dtypes that hold their values. (Of uint64, values up to 2^53.)
+-- numpy's layouts, without byte order, and the dtypes that hold their values. (Of uint64, values below 2^63.)
 local HOLDS = {
     f2 = "f32", f4 = "f32", f8 = "f64", b1 = "u8", u1 = "u8", i1 = "i8", i2 = "i32", u2 = "i32", i4 = "i32", u4 = "i64",
     i8 = "i64", u8 = "i64",
@@ -96,11 +96,15 @@ local function read_header(name, take)
     end
     local wide = major > 1
     local length = take(wide and 4 or 2)
-    local bytes = #length == (wide and 4 or 2) and (wide and "<I4" or "<I2"):unpack(length) or math.huge
+    local bytes = #length == (wide and 4 or 2) and (wide and "<I4" or "<I2"):unpack(length) or 1
     if bytes > HEADER_BYTES then
         util.refuse("%s is no readable .npy file: its header claims %s bytes", name, bytes)
     end
-    return parse_header(name, take(bytes)), 8 + #length + bytes
+    local text = take(bytes)
+    if #text < bytes then
+        util.refuse("%s is damaged: it ends inside its header", name)
+    end
+    return parse_header(name, text), 8 + #length + bytes
 end
 
 -- Reads an array of `bytes` bytes in total, which the file has been seen to have.

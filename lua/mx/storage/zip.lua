@@ -142,6 +142,9 @@ end
 ---@param path string
 ---@return file* file, integer bytes
 function zip.open_file(path)
+    if type(path) ~= "string" then
+        util.refuse("expected the name of a file, got %s", type(path) == "nil" and "nil" or "a " .. type(path))
+    end
     local about = mx.io.about(path)
     if about.kind ~= "file" then
         util.refuse("%s is %s; expected a file", path, about.kind == "nothing" and "missing" or "a " .. about.kind)

@@ -71,6 +71,9 @@ typedef struct mx_conv_paths {
      * both are read or written. */
     void (*weave)(int64_t n, const float *x, int64_t phase, int64_t step, float *y);
 
+    /* x[i] = the word of the bf16 that x holds in the places i and i + step as f32, i < n. */
+    void (*join)(int64_t n, float *x, int64_t step);
+
     /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
     void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);
 } mx_conv_paths;

@@ -12,7 +12,8 @@ mx_conv_blocks mx_conv_blocks_of(const mx_windows *w, int64_t batch, int64_t mos
     int64_t width = w->out[1], rows = batch * w->out[0], length = width > LONG_ROW ? width : rows * width;
     int64_t pieces = mx_ceil_div(length, most), size = mx_round_up(mx_ceil_div(length, pieces), unit);
     pieces = mx_ceil_div(length, size);
-    return width > LONG_ROW ? (mx_conv_blocks){size, pieces, rows * pieces} : (mx_conv_blocks){size, 0, pieces};
+    return width > LONG_ROW ? (mx_conv_blocks){size, pieces, rows * pieces, false}
+                            : (mx_conv_blocks){size, 0, pieces, false};
 }
 
 static int64_t lines_of(const mx_windows *w, int64_t rows)
@@ -26,22 +27,29 @@ static int64_t met_by(const mx_windows *w, int64_t columns)
     return (columns - 1) * w->stride[1] + w->most[1] - w->least[1] + 1;
 }
 
-static int64_t phase_of(const mx_windows *w, int64_t columns)
+static int64_t rests_of(const mx_windows *w, const mx_conv_blocks *blocks)
+{
+    return blocks->in_order ? 1 : w->stride[1];
+}
+
+static int64_t phase_of(const mx_windows *w, int64_t columns, int64_t rests)
 {
     int64_t n = met_by(w, columns);
-    return w->stride[1] == 1 ? n : mx_round_up(mx_ceil_div(n, w->stride[1]), 16);
+    return rests == 1 ? n : mx_round_up(mx_ceil_div(n, rests), 16);
 }
 
 /* Columns j0 to before j0 + columns of each row of results. */
-static mx_conv_copy copy_of(const mx_windows *w, int64_t first, int64_t count, int64_t j0, int64_t columns)
+static mx_conv_copy copy_of(const mx_windows *w, int64_t first, int64_t count, int64_t j0, int64_t columns,
+                            int64_t rests)
 {
-    mx_conv_copy c = {.w = *w, .first = first, .count = count, .j0 = j0, .columns = columns};
+    mx_conv_copy c = {.w = *w, .first = first, .count = count, .j0 = j0, .columns = columns, .rests = rests};
     int64_t positions = w->out[0] * w->out[1], last = first + count - 1, last_row = last % positions / w->out[1];
     c.image = first / positions;
     c.images = last / positions - c.image + 1;
     c.i0 = first % positions / w->out[1];
-    c.phase = phase_of(w, columns);
-    c.row = c.phase * w->stride[1];
+    c.step = w->stride[1] / rests;
+    c.phase = phase_of(w, columns, rests);
+    c.row = c.phase * rests;
     c.lines_before = lines_of(w, (c.images == 1 ? last_row + 1 : w->out[0]) - c.i0);
     c.lines = c.lines_before;
     if (c.images > 1)
@@ -53,24 +61,25 @@ mx_conv_copy mx_conv_copy_of(const mx_windows *w, int64_t batch, const mx_conv_b
 {
     int64_t width = w->out[1], size = blocks->size, first = block * size;
     if (blocks->pieces == 0)
-        return copy_of(w, first, mx_min(size, batch * w->out[0] * width - first), 0, width);
+        return copy_of(w, first, mx_min(size, batch * w->out[0] * width - first), 0, width, rests_of(w, blocks));
     int64_t j0 = block % blocks->pieces * size, columns = mx_min(size, width - j0);
-    return copy_of(w, block / blocks->pieces * width + j0, columns, j0, columns);
+    return copy_of(w, block / blocks->pieces * width + j0, columns, j0, columns, rests_of(w, blocks));
 }
 
 mx_conv_copy mx_conv_copy_between(const mx_windows *w, int64_t first, int64_t count)
 {
-    return copy_of(w, first, count, 0, w->out[1]);
+    return copy_of(w, first, count, 0, w->out[1], 1);
 }
 
 int64_t mx_conv_copy_most(const mx_windows *w, const mx_conv_blocks *blocks)
 {
+    int64_t rests = rests_of(w, blocks);
     if (blocks->pieces > 0)
-        return lines_of(w, 1) * phase_of(w, blocks->size) * w->stride[1];
+        return lines_of(w, 1) * phase_of(w, blocks->size, rests) * rests;
     int64_t images = (blocks->size - 1) / (w->out[0] * w->out[1]) + 2,
             rows = (blocks->size - 1) / w->out[1] + 1 + images;
     int64_t lines = mx_min(images * lines_of(w, w->out[0]), images * lines_of(w, 1) + rows * w->stride[0]);
-    return lines * phase_of(w, w->out[1]) * w->stride[1];
+    return lines * phase_of(w, w->out[1], rests) * rests;
 }
 
 /* The rows of copies that image n of the block ends before, and the row of the image that its first row is. */
@@ -95,7 +104,7 @@ void mx_conv_copy_fill(const mx_conv_copy *c, const mx_conv_planes *planes, int6
     const mx_row_copy row = {.n = met_by(w, c->columns),
                              .first = c->j0 * w->stride[1] + w->least[1],
                              .in = w->in[1],
-                             .step = w->stride[1],
+                             .step = c->rests,
                              .phase = c->phase};
     int64_t line = 0;
     for (int64_t n = 0; n < c->images; n++) {
@@ -162,7 +171,7 @@ int64_t mx_conv_copy_runs(const mx_conv_copy *c, int64_t at, int64_t n, mx_conv_
         int64_t i = position % positions / w->out[1], j = position % w->out[1];
         int64_t line = image == 0 ? (i - c->i0) * w->stride[0] : lines_to(c, image - 1) + i * w->stride[0];
         int64_t length = mx_min(w->out[1] - j, n - to);
-        runs[count++] = (mx_conv_run){line * c->row + j - c->j0, to, length};
+        runs[count++] = (mx_conv_run){line * c->row + (j - c->j0) * c->step, to, length};
         to += length;
     }
     return count;
@@ -214,9 +223,9 @@ void mx_conv_panel_cut(const mx_micro *u, const mx_conv_run *runs, int64_t n_run
         }
 }
 
-/* From `copy` at at[e], or if it is NULL from x, whose elements are `step` apart. */
-static void pack_panel(const mx_micro *u, const mx_conv_panel *panel, const float *copy, const int64_t *at, mx_array x,
-                       int64_t step, int64_t k, uint32_t *packed)
+/* From `copy` at at[e], with `joined` words at at[w], or if it is NULL from x, whose elements are `step` apart. */
+static void pack_panel(const mx_micro *u, const mx_conv_panel *panel, const float *copy, const int64_t *at, bool joined,
+                       mx_array x, int64_t step, int64_t k, uint32_t *packed)
 {
     const mx_conv_paths *paths = mx_kernels_current()->conv;
     int64_t width = part_width(u), words = u->k_unit > 1 ? u->k_unit : mx_conv_words(u, k);
@@ -224,7 +233,9 @@ static void pack_panel(const mx_micro *u, const mx_conv_panel *panel, const floa
     for (int64_t e = 0; e < k; e += words * u->k_group)
         for (int64_t q = 0; q * width < u->nr; q++, packed += words * width) {
             int64_t n = mx_min(words * u->k_group, k - e), lines = mx_ceil_div(n, u->k_group);
-            if (copy)
+            if (joined)
+                paths->gather(copy, lines, at + e / 2, panel->runs[q], panel->n_runs[q], false, width, packed);
+            else if (copy)
                 paths->gather(copy, n, at + e, panel->runs[q], panel->n_runs[q], pairs, width, packed);
             else
                 paths->take(mx_conv_part(x, e * step), n, step, panel->runs[q], panel->n_runs[q], pairs, width, packed);
@@ -233,13 +244,13 @@ static void pack_panel(const mx_micro *u, const mx_conv_panel *panel, const floa
 }
 
 void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
-                        uint32_t *packed)
+                        bool joined, uint32_t *packed)
 {
-    pack_panel(u, panel, copy, at, (mx_array){0}, 0, k, packed);
+    pack_panel(u, panel, copy, at, joined, (mx_array){0}, 0, k, packed);
 }
 
 void mx_conv_panel_take(const mx_micro *u, const mx_conv_panel *panel, mx_array x, int64_t k, int64_t step,
                         uint32_t *packed)
 {
-    pack_panel(u, panel, NULL, NULL, x, step, k, packed);
+    pack_panel(u, panel, NULL, NULL, false, x, step, k, packed);
 }

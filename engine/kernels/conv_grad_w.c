@@ -22,6 +22,7 @@ enum { ROWS = 256, COLUMNS = 768, PLANES = 16 };
 typedef struct job {
     const mx_micro *u;
     mx_conv_pass p; /* forward */
+    bool joined;    /* copies have words of two positions, which are always neighbours in a row */
     bool swapped;   /* of points: x and dy take each other's part, and the weights are turned */
     float *dw;
     mx_conv_planes planes, planes_dy; /* of x and of dy, of all groups */
@@ -51,7 +52,7 @@ static room room_of(const job *j, char *scratch, int64_t *bytes)
                        j->u->nr * words + MX_CONV_SLACK,
                        2 * j->blocks.size,
                        j->u->mr * j->blocks.size,
-                       j->columns};
+                       2 * j->columns};
     char *at[sizeof sizes / sizeof *sizes];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         at[i] = scratch + end;
@@ -92,12 +93,15 @@ static void pack_dy(const job *j, int64_t group, int64_t row, int64_t m, int64_t
 /* Copies of channels of x, turned: element i of each copy, then i + 1 of each. */
 static void copy_x(const job *j, const mx_conv_copy *copy, int64_t channel, int64_t n, room *r)
 {
+    const mx_conv_paths *paths = mx_kernels_current()->conv;
     int64_t floats = copy->lines * copy->row;
     for (int64_t i = 0; i < n; i += PLANES) {
         int64_t planes = mx_min(PLANES, n - i);
         for (int64_t p = 0; p < planes; p++)
             mx_conv_copy_fill(copy, &j->planes, channel + i + p, r->copies + p * floats);
-        mx_kernels_current()->conv->turn(planes, floats, (mx_array){r->copies, MX_F32}, floats, n, r->turned + i);
+        if (j->joined)
+            paths->join(planes * floats, r->copies, j->p.w.stride[1]);
+        paths->turn(planes, floats, (mx_array){r->copies, MX_F32}, floats, n, r->turned + i);
     }
 }
 
@@ -128,17 +132,6 @@ static void pack_x(const job *j, const mx_conv_copy *copy, int64_t channel, int6
         j->u->pack_b(n, copy->count, x.data, x.dtype, step, true, r->panel);
 }
 
-/* The taps in the order of the columns: those of a row of the kernel by their remainder by the stride, because taps of
- * one remainder meet neighbours in a copy. */
-static int64_t tap_at(const job *j, int64_t number)
-{
-    int64_t width = j->p.lines[1].count, stride = mx_min(j->p.w.stride[1], width);
-    int64_t row = number / width, i = number % width, rest = 0;
-    while (i >= mx_ceil_div(width - rest, stride))
-        i -= mx_ceil_div(width - rest++, stride);
-    return row * width + rest + i * stride;
-}
-
 /* Columns `first` to before first + n of a chunk of `channels`, of which each tap has one for each channel. */
 static int64_t columns_of(const job *j, const mx_conv_copy *copy, int64_t channels, int64_t first, int64_t n,
                           mx_conv_run *runs)
@@ -146,7 +139,7 @@ static int64_t columns_of(const job *j, const mx_conv_copy *copy, int64_t channe
     int64_t count = 0;
     for (int64_t to = 0, some; to < n; to += some) {
         int64_t channel = (first + to) % channels;
-        mx_conv_tap tap = mx_conv_pass_tap(&j->p, tap_at(j, (first + to) / channels));
+        mx_conv_tap tap = mx_conv_pass_tap(&j->p, (first + to) / channels);
         int64_t at = mx_conv_copy_at(copy, tap.d, tap.e) * channels + channel;
         some = mx_min(channels - channel, n - to);
         if (count > 0 && runs[count - 1].from + runs[count - 1].n == at)
@@ -191,7 +184,7 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
     const mx_windows points = {.in = {j->planes_dy.step, 1}, .out = {j->planes_dy.step, 1}, .stride = {1, 1}};
     mx_conv_copy copy = mx_conv_copy_of(&j->p.w, j->p.batch, &j->blocks, block), after = copy;
     int64_t n = copy.count, words = mx_conv_words(u, n), columns = k->channels * j->p.taps, nr = u->nr;
-    int64_t panels = mx_ceil_div(columns, nr);
+    int64_t panels = mx_ceil_div(columns, nr), group = j->joined ? 2 : 1;
     bool last = block + 1 == j->blocks.count;
     reading next = {.x = {copy, &j->planes, k->channel, 0, 0}, .dy = {copy, &j->planes_dy, 0, 0, 0}};
     mx_conv_run runs[MX_CONV_MOST_COLUMNS];
@@ -206,8 +199,8 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
         copy_x(j, &copy, k->channel, k->channels, r);
     for (int64_t p = 0; p < n && !j->p.in_place;) { /* what is left of a row of results */
         (void)mx_conv_copy_runs(&copy, p, mx_min(n - p, copy.columns), runs);
-        for (int64_t i = 0; i < runs[0].n; i++, p++)
-            r->at[p] = (runs[0].from + i) * k->channels;
+        for (int64_t i = 0; i < runs[0].n; i += group, p += group)
+            r->at[p / group] = (runs[0].from + i * copy.step) * k->channels;
     }
     for (int64_t i = 0; i < k->rows; i += u->mr)
         pack_dy(j, k->group, k->row + i, mx_min(u->mr, k->rows - i), copy.first, n, r->lines, r->a + i * words);
@@ -220,7 +213,7 @@ static void add_block(const job *j, const chunk *k, int64_t block, room *r)
                                       begin > 0 || !last ? mx_min(nr, columns - begin) : 0, 0};
         } else {
             mx_conv_panel_cut(u, runs, columns_of(j, &copy, k->channels, c, some, runs), &panel);
-            mx_conv_panel_pack(u, &panel, r->turned, n, r->at, r->panel);
+            mx_conv_panel_pack(u, &panel, r->turned, n, r->at, j->joined, r->panel);
         }
         multiply(j, k, c, some, words, block > 0, r, &next, i, panels);
     }
@@ -234,15 +227,17 @@ static void put_weights(const job *j, const chunk *k, const float *sums, int64_t
         memcpy(line + c, sums + c * j->rows + output * nr, (size_t)mx_min(nr, columns - c) * sizeof *line);
     int64_t row = k->row + output, channel = k->channel - k->group * j->p.inputs;
     float *to = j->dw + k->group * j->p.outputs * j->p.inputs * taps;
-    if (j->swapped)
+    if (j->swapped) {
         for (int64_t p = 0; p < k->channels; p++)
             to[(channel + p) * j->p.outputs + row] = line[p];
-    else
-        for (int64_t t = 0; t < taps; t++) {
-            float *of_tap = to + (row * j->p.inputs + channel) * taps + tap_at(j, t);
-            for (int64_t p = 0; p < k->channels; p++)
-                of_tap[p * taps] = line[t * k->channels + p];
-        }
+        return;
+    }
+    if (taps > 1) { /* in the cache, because parts of cache lines would be written to memory slowly */
+        mx_array from = {line, MX_F32};
+        line += j->columns;
+        mx_kernels_current()->conv->turn(taps, k->channels, from, k->channels, taps, line);
+    }
+    memcpy(to + (row * j->p.inputs + channel) * taps, line, (size_t)columns * sizeof *line);
 }
 
 static void run_chunk(const job *j, const chunk *k, char *scratch)
@@ -267,6 +262,8 @@ static void plan(job *j, int64_t threads)
         j->rows = mx_ceil_div(j->rows / mr, 2) * mr;
     j->columns = mx_round_up(j->channels * p->taps, j->u->nr);
     j->blocks = mx_conv_blocks_of(&p->w, p->batch, mx_conv_k_block(j->u, positions), unit);
+    j->blocks.in_order = true;
+    j->joined = j->u->k_group == 2 && p->w.out[1] % 2 == 0 && p->w.stride[1] <= MX_CONV_SLACK;
     j->floats = mx_conv_copy_most(&p->w, &j->blocks);
     (void)room_of(j, NULL, &j->bytes);
 }

@@ -72,18 +72,20 @@ mx_conv_tap mx_conv_pass_tap(const mx_conv_pass *p, int64_t tap);
  * `pieces` each, so that a block has a part of one row; 0: they are not. */
 typedef struct mx_conv_blocks {
     int64_t size, pieces, count;
+    bool in_order; /* the columns of copies; else they are sorted by their remainder by the stride, as tiles are */
 } mx_conv_blocks;
 
 /* Blocks of at most about `most` results, a multiple of `unit`. */
 mx_conv_blocks mx_conv_blocks_of(const mx_windows *w, int64_t batch, int64_t most, int64_t unit);
 
-/* The results of a block: `first` to before first + count; and f32 copies of what they meet of a plane of each image,
- * as tiles have them (windows.h). */
+/* The results of a block: `first` to before first + count; and f32 copies of what they meet of a plane of each image.
+ */
 typedef struct mx_conv_copy {
     mx_windows w;
     int64_t first, count;
     int64_t image, images, i0;   /* the first image, their number, and the first row of results of the first image */
     int64_t j0, columns;         /* the first column of results and their number, of each row */
+    int64_t rests, step;         /* remainders by which columns are sorted; columns from result to result of these */
     int64_t phase, row;          /* floats of the columns with one remainder; of a row */
     int64_t lines, lines_before; /* rows of the copies; of the first image alone */
 } mx_conv_copy;
@@ -133,8 +135,8 @@ int64_t mx_conv_copy_places(const mx_conv_copy *c, const mx_conv_planes *planes,
 /* Where a copy has element (d, e) of the window of the first result of a run, from its `from` on. */
 static inline int64_t mx_conv_copy_at(const mx_conv_copy *c, int64_t d, int64_t e)
 {
-    int64_t column = e - c->w.least[1], stride = c->w.stride[1];
-    return (d - c->w.least[0]) * c->row + column % stride * c->phase + column / stride;
+    int64_t column = e - c->w.least[1];
+    return (d - c->w.least[0]) * c->row + column % c->rests * c->phase + column / c->rests;
 }
 
 /* ---- packed panels ---- */
@@ -162,10 +164,11 @@ static inline int64_t mx_conv_k_block(const mx_micro *u, int64_t k)
     return mx_round_up(mx_ceil_div(k, mx_max(mx_ceil_div(k, most), 1)), unit);
 }
 
-/* A panel from the runs of all its columns, and packing it from a copy: at[e], e < k, are the elements of k. */
+/* A panel from the runs of all its columns, and packing it from a copy: at[e], e < k, are the elements of k; or the
+ * copy has words of two elements (joined), and at[w] are these. */
 void mx_conv_panel_cut(const mx_micro *u, const mx_conv_run *runs, int64_t n_runs, mx_conv_panel *panel);
 void mx_conv_panel_pack(const mx_micro *u, const mx_conv_panel *panel, const float *copy, int64_t k, const int64_t *at,
-                        uint32_t *packed);
+                        bool joined, uint32_t *packed);
 
 /* The same from planes in place: element e, e < k, of position p is x[e step + p]; runs are of positions. */
 void mx_conv_panel_take(const mx_micro *u, const mx_conv_panel *panel, mx_array x, int64_t k, int64_t step,

@@ -273,7 +273,7 @@ static void pack_panel(const job *j, const mx_conv_copy *copy, int64_t group, in
         mx_conv_panel_take(u, &panel, x, k, j->planes.step, packed);
     } else {
         mx_conv_panel_cut(u, runs, mx_conv_copy_runs(copy, column, n, runs), &panel);
-        mx_conv_panel_pack(u, &panel, r->copies, k, r->at, packed);
+        mx_conv_panel_pack(u, &panel, r->copies, k, r->at, false, packed);
     }
 }
 

@@ -64,6 +64,14 @@ static void weave(int64_t n, const float *x, int64_t phase, int64_t step, float 
         y[i] = x[i % step * phase + i / step];
 }
 
+static void join(int64_t n, float *x, int64_t step)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word = bits_of(x[i]) >> 16 | bits_of(x[i + step]);
+        memcpy(x + i, &word, sizeof word);
+    }
+}
+
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -71,4 +79,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
             y[i * y_step + p] = value_at(x.data, mx_is_bf16(x.dtype), p * step + i);
 }
 
-const mx_conv_paths mx_conv_portable = {sum, gather, take, put, add, weave, turn};
+const mx_conv_paths mx_conv_portable = {sum, gather, take, put, add, weave, join, turn};

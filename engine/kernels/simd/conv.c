@@ -198,6 +198,20 @@ static void weave(int64_t n, const float *x, int64_t phase, int64_t step, float 
                 y[i] = x[q++];
 }
 
+static void join(int64_t n, float *x, int64_t step)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL)
+        vi_store((int32_t *)x + i, vi_or(vi_shr(vf_bits(vf_load(x + i)), 16), vf_bits(vf_load(x + i + step))));
+    for (; i < n; i++) {
+        uint32_t word[2];
+        memcpy(word, x + i, 4);
+        memcpy(word + 1, x + i + step, 4);
+        word[0] = word[0] >> 16 | word[1];
+        memcpy(x + i, word, 4);
+    }
+}
+
 MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, int64_t y_step,
                        float *y)
 {
@@ -221,12 +235,51 @@ MX_INLINE void turn_as(const bool bf16, int64_t planes, int64_t n, const void *x
         }
 }
 
+#if MX_SIMD_512
+/* Up to four planes that are all of y: float f of y is element f / planes of plane f % planes. */
+MX_INLINE void turn_few(const bool bf16, int64_t planes, int64_t n, const void *x, int64_t step, float *y)
+{
+    vi place[4];
+    vm upper[4];
+    for (int v = 0; v < planes; v++) {
+        int32_t at[VL];
+        upper[v] = 0;
+        for (int l = 0; l < VL; l++) {
+            int64_t plane = (v * VL + l) % planes;
+            at[l] = (int32_t)((v * VL + l) / planes + plane % 2 * VL);
+            upper[v] = (vm)(upper[v] | (plane / 2) << l);
+        }
+        place[v] = vi_load(at);
+    }
+    for (int64_t i = 0; i < n; i += VL) {
+        vf row[4];
+        for (int p = 0; p < 4; p++)
+            row[p] = p < planes ? row_load_part(x, p * step + i, mx_min(n - i, VL), bf16) : vf_zero();
+        for (int v = 0; v < planes; v++) {
+            vf lower = _mm512_permutex2var_ps(row[0], place[v], row[1]);
+            vf both = vf_select(upper[v], _mm512_permutex2var_ps(row[2], place[v], row[3]), lower);
+            int64_t to = i * planes + v * VL;
+            if (to + VL <= n * planes)
+                vf_store(y + to, both);
+            else
+                vf_store_part(y + to, both, mx_max(n * planes - to, 0));
+        }
+    }
+}
+#endif
+
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
 {
+#if MX_SIMD_512
+    if (planes <= 4 && planes == y_step) {
+        mx_is_bf16(x.dtype) ? turn_few(true, planes, n, x.data, step, y) : turn_few(false, planes, n, x.data, step, y);
+        return;
+    }
+#endif
     if (mx_is_bf16(x.dtype))
         turn_as(true, planes, n, x.data, step, y_step, y);
     else
         turn_as(false, planes, n, x.data, step, y_step, y);
 }
 
-const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, take, put, add, weave, turn};
+const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, take, put, add, weave, join, turn};

@@ -52,8 +52,10 @@ static mx_column_block block_of(const plan *p, int64_t o, int64_t down, int64_t 
 
 static mx_column_block item(const plan *p, int64_t o, int64_t i)
 {
-    int64_t down = i / p->across, row = down * p->height;
-    return block_of(p, o, down, row, mx_min(row + p->height, p->e.n), i % p->across * p->width, p->width);
+    int64_t down = i / p->across, row = down * p->height, from = i % p->across * p->width;
+    mx_column_block b = block_of(p, o, down, row, mx_min(row + p->height, p->e.n), from, p->width);
+    b.item = i;
+    return b;
 }
 
 static void join_columns(const plan *p, const mx_column_steps *steps, const void *what, int64_t o, int64_t from)
@@ -103,6 +105,12 @@ static mx_status run_shared(mx_extent e, const mx_column_steps *steps, const voi
     return MX_OK;
 }
 
+int64_t mx_column_items(mx_extent e, bool shared)
+{
+    const plan p = plan_of(e);
+    return shared && is_large(e) ? p.down * p.across : omp_get_max_threads();
+}
+
 mx_status mx_run_columns(mx_extent e, mx_dtype dtype, int read_twice, bool shared, const mx_column_steps *steps,
                          const void *what)
 {
@@ -114,7 +122,8 @@ mx_status mx_run_columns(mx_extent e, mx_dtype dtype, int read_twice, bool share
         int64_t o = i / across, from = i % across * width;
         double sum[MX_MOST_COLUMNS];
         float used[2][MX_MOST_COLUMNS];
-        mx_column_block b = {.at = o * e.n * e.inner + from,
+        mx_column_block b = {.item = omp_get_thread_num(),
+                             .at = o * e.n * e.inner + from,
                              .rows = e.n,
                              .line = o * e.inner + from,
                              .width = mx_min(width, e.inner - from),

@@ -9,6 +9,7 @@
 
 /* Some rows of some columns. */
 typedef struct mx_column_block {
+    int64_t item;      /* below mx_column_items(): no other block has it from `find` to `put` */
     int64_t at;        /* the first element, in the array */
     int64_t row, rows; /* from 0 to n */
     int64_t line;      /* the first column, of outer times inner */
@@ -23,6 +24,8 @@ typedef struct mx_column_steps {
     void (*use)(const void *what, const mx_column_block *all); /* sets `used` from the sums of all rows */
     void (*put)(const void *what, const mx_column_block *b);
 } mx_column_steps;
+
+int64_t mx_column_items(mx_extent e, bool shared);
 
 /* Without `shared`, and where arrays are small or have many columns, a thread takes as many columns as
  * mx_panel_columns() says, as one block. MX_ERR_MEMORY when scratch cannot be had. */

@@ -15,7 +15,14 @@ enum {
     PIECE = 4096,      /* elements of a row, or */
     HEIGHT = 64,       /* rows of columns, whose sums are f32 */
     LONG = 64 * PIECE, /* rows from here on are shared by the threads */
+    FEW = 1024,        /* columns of so many elements have few that are the extreme, */
+    ROOM = 4096,       /* which are listed, up to so many of a block */
 };
+
+/* The places of extremes in a block, counted from its first element; n < 0: there are too many. */
+typedef struct hits {
+    int64_t n, place[ROOM];
+} hits;
 
 typedef struct slopes {
     mx_about what;
@@ -25,6 +32,7 @@ typedef struct slopes {
     mx_array y, dy;      /* of extremes: (outer, inner) */
     const float *factor; /* of variances and norms: the same */
     bool about_zero;     /* of norms, which take no first pass: distances are from 0 */
+    hits *hits;          /* of extremes of long columns: of each item (columns.h) */
 } slopes;
 
 static mx_array at(mx_array v, int64_t i)
@@ -135,11 +143,50 @@ static void put_columns(const void *what, const mx_column_block *b)
                                               b->used[1], at(g->dx, b->at).data, g->stream);
 }
 
-static mx_status run_columns(const slopes *g)
+/* Gradients of extremes are put in the first pass as if each column had one. Columns with ties are set right in the
+ * second one, which reads nothing but the places. */
+static void find_hits(const void *what, const mx_column_block *b)
 {
-    static const mx_column_steps steps = {find_sums, use_sums, put_columns};
+    const slopes *g = what;
+    hits *h = &g->hits[b->item];
+    float value[MX_MOST_COLUMNS], single[MX_MOST_COLUMNS];
+    for (int64_t j = 0; j < b->width; j++)
+        second_numbers(g, b->line + j, 1, &value[j], &single[j]);
+    h->n = mx_kernels_current()->slopes->rows_hits(at(g->x, b->at), b->rows, g->e.inner, b->width, value, single,
+                                                   at(g->dx, b->at).data, g->stream, h->place, ROOM);
+    if (h->n < 0) {
+        find_sums(what, b);
+        return;
+    }
+    memset(b->sum, 0, (size_t)b->width * sizeof *b->sum);
+    for (int64_t k = 0; k < h->n; k++)
+        b->sum[h->place[k] % g->e.inner]++;
+}
+
+static void put_ties(const void *what, const mx_column_block *b)
+{
+    const slopes *g = what;
+    const hits *h = &g->hits[b->item];
+    if (h->n < 0)
+        put_columns(what, b);
+    for (int64_t k = 0; k < h->n; k++) {
+        int64_t j = h->place[k] % g->e.inner;
+        if (b->used[1][j] != mx_get_float(g->dy.data, b->line + j, g->dy.dtype))
+            mx_set_float(g->dx.data, b->at + h->place[k], b->used[1][j], g->dx.dtype);
+    }
+}
+
+static mx_status run_columns(slopes *g)
+{
+    static const mx_column_steps steps = {find_sums, use_sums, put_columns}, once = {find_hits, use_sums, put_ties};
     const mx_extent e = g->e;
-    return mx_run_columns(e, g->x.dtype, g->about_zero ? 0 : 1, true, &steps, g);
+    if (g->what != MX_EQUAL_ABOUT || e.n < FEW || g->x.data == g->dx.data)
+        return mx_run_columns(e, g->x.dtype, g->about_zero ? 0 : 1, true, &steps, g);
+    int64_t bytes = mx_column_items(e, true) * (int64_t)sizeof *g->hits;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&g->hits));
+    mx_status status = mx_run_columns(e, g->x.dtype, 0, true, &once, g);
+    mx_pool_free(g->hits, bytes);
+    return status;
 }
 
 /* ---- */

@@ -31,6 +31,10 @@ typedef struct mx_slope_paths {
     void (*row_slopes)(mx_about what, mx_array x, int64_t n, float center, float factor, void *y, bool stream);
     void (*rows_slopes)(mx_about what, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center,
                         const float *factor, void *y, bool stream);
+    /* y = factor where x is `value`, else 0, of columns as above, and the places of these in x, in any order. Returns
+     * how many there are, or -1, with part of y written, if they are more than `room`. y is not x. */
+    int64_t (*rows_hits)(mx_array x, int64_t n, int64_t stride, int64_t width, const float *value, const float *factor,
+                         void *y, bool stream, int64_t *hits, int64_t room);
 } mx_slope_paths;
 
 #endif

@@ -42,9 +42,26 @@ static void rows_slopes(mx_about what, mx_array x, int64_t n, int64_t stride, in
             put_slope(what, x, i * stride + j, center[j], factor[j], y);
 }
 
+static int64_t rows_hits(mx_array x, int64_t n, int64_t stride, int64_t width, const float *value, const float *factor,
+                         void *y, bool stream, int64_t *hits, int64_t room)
+{
+    int64_t found = 0;
+    rows_slopes(MX_EQUAL_ABOUT, x, n, stride, width, value, factor, y, stream);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++) {
+            if (mx_get_float(x.data, i * stride + j, x.dtype) != value[j])
+                continue;
+            if (found == room)
+                return -1;
+            hits[found++] = i * stride + j;
+        }
+    return found;
+}
+
 const mx_slope_paths mx_slopes_portable = {
     .row_equal = row_equal,
     .rows_equal = rows_equal,
     .row_slopes = row_slopes,
     .rows_slopes = rows_slopes,
+    .rows_hits = rows_hits,
 };

@@ -1,6 +1,7 @@
 /* Gradients of reductions in vectors. */
 #include "kernels/context.h"
 
+#include "core/element.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/simd/look_ahead.h"
@@ -193,9 +194,69 @@ static void rows_slopes(mx_about what, mx_array x, int64_t n, int64_t stride, in
     FOR_EACH_ABOUT(rows_slopes_of, what, bf16, x.data, n, stride, width, center, factor, y, stream)
 }
 
+/* ---- places of extremes ---- */
+
+/* Adds those of n neighbours from place i on. */
+static __attribute__((noinline)) int64_t add_hits(mx_array x, int64_t i, int64_t n, const float *value, int64_t *hits,
+                                                  int64_t found, int64_t room)
+{
+    for (int64_t k = 0; k < n; k++) {
+        if (mx_get_float(x.data, i + k, x.dtype) != value[k])
+            continue;
+        if (found == room)
+            return -1;
+        hits[found++] = i + k;
+    }
+    return found;
+}
+
+/* One row after the other. Few places are expected: they are looked for again, one by one. */
+MX_INLINE int64_t rows_hits_as(const bool bf16, mx_array x, int64_t n, int64_t stride, int64_t width,
+                               const float *value, const float *factor, void *y, const bool stream, int64_t *hits,
+                               int64_t room)
+{
+    float arranged[2][MX_MOST_COLUMNS];
+    const float *v = row_arranged(value, arranged[0], width, bf16), *f = row_arranged(factor, arranged[1], width, bf16);
+    const int64_t ahead = in_order(stride, width) ? PREFETCH_AHEAD / (bf16 ? 2 : 4) : 4 * stride;
+    int64_t found = 0;
+    for (int64_t i = 0; i < n && found >= 0; i++) {
+        const int64_t row = i * stride;
+        int64_t j = 0;
+        for (; j + 2 * VL <= width && found >= 0; j += 2 * VL) {
+            vf a[2];
+            row_prefetch(x.data, row + j + ahead, 2 * VL, bf16);
+            row_get(x.data, row + j, a, bf16);
+            vm hit[2] = {vf_equal(a[0], vf_load(v + j)), vf_equal(a[1], vf_load(v + j + VL))};
+            for (int u = 0; u < 2; u++)
+                a[u] = vf_select(hit[u], vf_load(f + j + u * VL), vf_zero());
+            row_put(y, row + j, a, bf16, stream);
+            if (__builtin_expect(vm_any(hit[0]) || vm_any(hit[1]), false))
+                found = add_hits(x, row + j, 2 * VL, value + j, hits, found, room);
+        }
+        for (int64_t k = j; k < width; k++)
+            mx_set_float(y, row + k, mx_get_float(x.data, row + k, x.dtype) == value[k] ? factor[k] : 0, x.dtype);
+        if (j < width && found >= 0)
+            found = add_hits(x, row + j, width - j, value + j, hits, found, room);
+    }
+    if (stream)
+        _mm_sfence();
+    return found;
+}
+
+static int64_t rows_hits(mx_array x, int64_t n, int64_t stride, int64_t width, const float *value, const float *factor,
+                         void *y, bool stream, int64_t *hits, int64_t room)
+{
+    if (mx_is_bf16(x.dtype))
+        return stream ? rows_hits_as(true, x, n, stride, width, value, factor, y, true, hits, room)
+                      : rows_hits_as(true, x, n, stride, width, value, factor, y, false, hits, room);
+    return stream ? rows_hits_as(false, x, n, stride, width, value, factor, y, true, hits, room)
+                  : rows_hits_as(false, x, n, stride, width, value, factor, y, false, hits, room);
+}
+
 const mx_slope_paths MX_SIMD_NAME(mx_slopes) = {
     .row_equal = row_equal,
     .rows_equal = rows_equal,
     .row_slopes = row_slopes,
     .rows_slopes = rows_slopes,
+    .rows_hits = rows_hits,
 };

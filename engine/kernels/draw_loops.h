@@ -122,11 +122,18 @@ MX_INLINE double block_sum(const float *x)
     return sum[0];
 }
 
+/* Lower and upper halves of words apart: vectors of 16 bits would be widened in more steps. */
 MX_INLINE double block_sum_bf16(const mx_bf16 *x)
 {
-    float block[MX_WEIGHT_BLOCK];
-    for (int i = 0; i < MX_WEIGHT_BLOCK; i++)
-        block[i] = mx_from_bf16(x[i]);
+    enum { WORDS = MX_WEIGHT_BLOCK / 2 };
+    uint32_t words[WORDS], widened[2 * WORDS];
+    float block[2 * WORDS];
+    memcpy(words, x, sizeof words);
+    for (int i = 0; i < WORDS; i++) {
+        widened[i] = words[i] << 16;
+        widened[WORDS + i] = words[i] & 0xffff0000u;
+    }
+    memcpy(block, widened, sizeof block);
     return block_sum(block);
 }
 

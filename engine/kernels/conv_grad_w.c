@@ -263,7 +263,8 @@ static void plan(job *j, int64_t threads)
     j->columns = mx_round_up(j->channels * p->taps, j->u->nr);
     j->blocks = mx_conv_blocks_of(&p->w, p->batch, mx_conv_k_block(j->u, positions), unit);
     j->blocks.in_order = true;
-    j->joined = j->u->k_group == 2 && p->w.out[1] % 2 == 0 && p->w.stride[1] <= MX_CONV_SLACK;
+    j->joined = j->u->k_group == 2 && p->w.out[1] % 2 == 0 && p->w.stride[1] <= MX_CONV_SLACK &&
+                p->taps > p->w.stride[0] * p->w.stride[1]; /* elements are packed more than once */
     j->floats = mx_conv_copy_most(&p->w, &j->blocks);
     (void)room_of(j, NULL, &j->bytes);
 }

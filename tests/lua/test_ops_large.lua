@@ -401,6 +401,8 @@ for name, case in pairs {
     added_bands = { { 1, 3, 90, 700 }, { 16, 3, 5, 4 }, { padding = { 2, 1 } } },
     added_chunks = { { 2, 40, 9, 8 }, { 20, 40, 3, 2 }, { stride = { 2, 3 }, dilation = { 2, 1 }, padding = 2 } },
     added_apart = { { 2, 9, 17, 19 }, { 12, 9, 2, 2 }, { stride = 5 } },
+    added_many_taps = { { 2, 3, 5, 60 }, { 16, 3, 2, 20 }, { dilation = { 1, 2 }, padding = 5 } },
+    added_in_blocks = { { 3, 3, 41, 92 }, { 20, 3, 5, 7 }, { stride = 2, padding = 3 } }, -- even rows of results
     added_long = { { 2, 12, 500 }, { 24, 12, 9 }, { stride = 4, padding = 4 } },
     added_wide_padding = { { 2, 2, 3, 4 }, { 32, 2, 2, 3 }, { padding = { 3, 5 } } },
     passes_with_stride = { { 1, 9, 9000 }, { 10, 9, 3 }, { stride = 2 } },

@@ -257,8 +257,10 @@ static void linear(mx_array a, mx_array b, int64_t n, int64_t stride, int64_t wi
 /* VL rows, each in a lane, since each waits for its last value. Squares of 32-bit words (an f32, or two bf16) are
  * turned over in registers. Results are gathered in runs, because memory is written slowly in single lines that are as
  * far apart as the rows. Runs at the ends of rows, and those of fewer rows, are read by way of such runs too. Their
- * rows are a cache line more than RUN bytes apart, so that they are not in the same sets of the first-level cache. */
-enum { RUN = 1024, WORDS = RUN / 4 };
+ * rows are a cache line more than RUN bytes apart, so that they are not in the same sets of the first-level cache. Of
+ * so many rows side by side a processor fetches little by itself: loops ask for what is AHEAD bytes later, in two
+ * squares. */
+enum { RUN = 1024, WORDS = RUN / 4, AHEAD = 128 };
 
 typedef struct runs {
     _Alignas(64) float a[VL][WORDS + 16], b[VL][WORDS + 16];
@@ -280,10 +282,10 @@ MX_INLINE vf linear_word(vf a, vf b, const bool bf16, const bool reverse, vf *st
     return vi_float(vf_join_bf16(to[0], to[1]));
 }
 
-/* VL rows of both inputs, `pitch` bytes apart. */
+/* VL rows of both inputs, `pitch` bytes apart. What is `ahead` bytes further is asked for. */
 typedef struct words {
     const char *a, *b;
-    int64_t pitch;
+    int64_t pitch, ahead;
 } words;
 
 MX_INLINE vf linear_square(const words *from, int64_t place, runs *r, const bool bf16, const bool reverse, vf state)
@@ -292,6 +294,8 @@ MX_INLINE vf linear_square(const words *from, int64_t place, runs *r, const bool
 #pragma GCC unroll 16
     for (int64_t l = 0; l < VL; l++) {
         const int64_t at = l * from->pitch + place;
+        _mm_prefetch(from->a + at + from->ahead, _MM_HINT_T0);
+        _mm_prefetch(from->b + at + from->ahead, _MM_HINT_T0);
         a[l] = vf_load((const float *)(from->a + at));
         b[l] = vf_load((const float *)(from->b + at));
     }
@@ -349,11 +353,11 @@ MX_INLINE void linear_rows_as(const char *a, const char *b, const bool bf16, int
     for (int64_t done = 0; done <= last; done += RUN) {
         const int64_t first = reverse ? last - done : done, bytes = mx_min(RUN, row - first);
         const int64_t whole = mx_round_up(bytes, square);
-        words from = {a + first, b + first, row};
+        words from = {a + first, b + first, row, reverse ? -AHEAD : AHEAD};
         if (done == 0 || bytes < RUN || count < VL) {
             for (int64_t l = 0; l < count; l++)
                 take_run(&r, l, &from, bytes, done == 0 ? size : 0, reverse);
-            from = (words){(const char *)r.a, (const char *)r.b, sizeof r.a[0]};
+            from = (words){(const char *)r.a, (const char *)r.b, sizeof r.a[0], 0};
         }
         for (int64_t w = 0; w < whole; w += square)
             state = linear_square(&from, reverse ? whole - square - w : w, &r, bf16, reverse, state);

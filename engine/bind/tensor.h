@@ -46,7 +46,7 @@ void mxl_write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by);
 /* Copies value, whose size in dimension `dim` is the number of ids (i32, one dimension, from 0), to the ids of t. */
 mx_status mxl_write_rows(mx_tensor *t, int dim, mx_tensor *ids, mx_tensor *value);
 
-/* Replaces the integers at the bottom of the stack by one list of them: mx.zeros(2, 3) is mx.zeros{2, 3}. */
+/* Replaces the numbers at the bottom of the stack by one list of them: mx.zeros(2, 3) is mx.zeros{2, 3}. */
 void mxl_join_sizes(lua_State *L);
 
 /* Pushes the table of functions that create tensors. */

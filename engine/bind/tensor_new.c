@@ -82,7 +82,7 @@ static int new_from_table(lua_State *L)
 void mxl_join_sizes(lua_State *L)
 {
     int n = 0;
-    while (lua_isinteger(L, n + 1))
+    while (lua_type(L, n + 1) == LUA_TNUMBER)
         n++;
     if (n == 0)
         return;

@@ -23,7 +23,8 @@ end
 ---@return mx.Tensor
 function composed.linspace(first, last, n, dtype)
     if math.type(n) ~= "integer" or n < 1 then
-        error(("mx.linspace(first, last, n): n is %s; expected a whole number, at least 1"):format(tostring(n)), 2)
+        error(("mx.linspace(first, last, n): n is %s; expected a whole number, at least 1%s"):format(tostring(n),
+            util.not_integer(n)), 2)
     end
     local step = n > 1 and (last - first) / (n - 1) or 0.0
     return core.arange { n = n, start = first, step = step, dtype = dtype or "f32" }
@@ -207,14 +208,16 @@ end
 
 --- Images (N, C, ...) in another size, as PyTorch's interpolate without align_corners.
 ---@param x mx.Tensor one to three dimensions after the channels
----@param options {size: integer[]?, scale: integer?, mode: string?} size of the dimensions after the channels, or a
----       factor for all of them; mode "nearest" (the default) or "linear", which is bilinear for two dimensions
+---@param options {size: integer[]|integer?, scale: number?, mode: string?} sizes of the dimensions after the channels,
+---       or one for all of them, or a factor; mode "nearest" (the default) or "linear", which is bilinear for two
+---       dimensions
 ---@return mx.Tensor
 function composed.interpolate(x, options)
     local o = util.options(options, { size = {}, scale = 0, mode = "nearest" }, "mx.interpolate", {
         scale_factor = "it is scale here", align_corners = "corners are never aligned",
     })
-    local resize, size, dims = RESIZE[o.mode], o.size, x:dim() - 2
+    local resize, dims = RESIZE[o.mode], x:dim() - 2
+    local size = type(o.size) == "number" and table.move({ o.size, o.size, o.size }, 1, dims, 1, {}) or o.size
     if not resize then
         error(("mx.interpolate: mode = '%s'; expected nearest or linear"):format(tostring(o.mode)), 2)
     elseif dims < 1 or dims > 3 then
@@ -225,6 +228,7 @@ function composed.interpolate(x, options)
     local shape = x:size()
     for d = 3, dims + 2 do
         local to = size[d - 2] or shape[d] * o.scale
+        to = math.tointeger(to) or to
         if math.type(to) ~= "integer" or to < 1 or shape[d] < 1 then
             error(("mx.interpolate: dimension %d has %d elements and would get %s; expected whole numbers of at least 1"
                 ):format(d, shape[d], tostring(to)), 2)

@@ -26,6 +26,13 @@ function util.sorted_pairs(t)
     end
 end
 
+--- Advice for messages, if a value is whole but a float, such as 8 / 2; else "".
+---@param value any
+---@return string
+function util.not_integer(value)
+    return math.type(value) == "float" and math.tointeger(value) and ": // divides to integers" or ""
+end
+
 --- The dtypes of computation, by the names in configs and hardware files.
 ---@return string[]
 function util.float_names()

@@ -88,6 +88,15 @@ function TestComposed.test_dtypes()
         { { { 0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3 } } })
 end
 
+-- Element i of the result is element 2 i of x, or, with "linear", halfway between that and the next.
+function TestComposed.test_interpolate_to_the_half()
+    local x = mx.tensor { 1, 5, 7, 2, 3, 9 }:view(1, 1, 6)
+    lu.assertEquals(mx.interpolate(x, { scale = 0.5 }):view(-1):totable(), { 1, 7, 3 })
+    lu.assertEquals(mx.interpolate(x, { scale = 0.5, mode = "linear" }):view(-1):totable(), { 3, 4.5, 6 })
+    local image = mx.arange(4):view(1, 1, 2, 2)
+    lu.assertEquals(mx.interpolate(image, { size = 4 }):totable(), mx.interpolate(image, { size = { 4, 4 } }):totable())
+end
+
 function TestComposed.test_unique()
     local x = mx.tensor({ { 3, 1, 3 }, { 7, 3, -2 } }, "i32")
     local values, ids, counts = mx.unique(x)
@@ -273,7 +282,7 @@ function TestComposed.test_refusals()
     refused("mode = 'cubic'; expected nearest or linear", mx.interpolate, x, { scale = 2, mode = "cubic" })
     refused("takes size = { ... } with 1 numbers, or a scale", mx.interpolate, x, { size = { 2, 2 } })
     refused("takes size = { ... } with 1 numbers, or a scale", mx.interpolate, x)
-    refused("dimension 3 has 4 elements and would get 2.0", mx.interpolate, x, { scale = 0.5 })
+    refused("dimension 3 has 4 elements and would get 1.2", mx.interpolate, x, { scale = 0.3 })
     refused("output_padding = 2; expected at least 0 and less than the stride, 2", mx.conv_transpose1d, x,
         mx.ones(2, 1, 3), { stride = 2, output_padding = 2 })
     refused("mx.conv_transpose2d: x and w have 3 and 3 dimensions; expected 4", mx.conv_transpose2d, x,

@@ -202,6 +202,7 @@ function TestDataset.test_number_of_batches()
 end
 
 function TestDataset.test_messages()
+    refused({ "batch = 2.0", "// divides" }, mx.data.dataset, { x = mx.arange(4) }, { batch = 4 / 2 })
     local uneven = mx.data.dataset(function()
         local list, i = { { x = { 1, 2 } }, { x = { 3 } } }, 0
         return function()

@@ -220,6 +220,13 @@ function TestIndex.test_assignment_while_recording()
     refused({ "changed" }, function() mx.backward(before:sum()) end)
 end
 
+function TestIndex.test_whole_floats_are_sizes()
+    lu.assertEquals(mx.zeros(4 / 2):size(), { 2 })
+    lu.assertEquals(mx.ones(3, 4 / 2, "i32"):size(), { 3, 2 })
+    lu.assertEquals(mx.randn(4 / 2, 3):size(), { 2, 3 })
+    refused({ "2.5" }, function() mx.zeros(3, 2.5) end)
+end
+
 function TestIndex.test_wrong_indices()
     local t = numbers "i32"
     refused({ "index 0 of dimension 1", "i32 (3, 4, 5)", "count from 1" }, function() return t[0] end)

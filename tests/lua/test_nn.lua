@@ -158,6 +158,8 @@ end
 
 -- What PyTorch's arguments would be read as.
 function TestLayers.test_arguments()
+    lu.assertErrorMsgContains("n_in is 4.0; expected a whole number of at least 1: // divides", mx.nn.linear, {}, "a",
+        8 / 2, 4)
     lu.assertErrorMsgContains("mx.nn.linear(params, name, n_in, n_out, options): params is 4; expected the table",
         mx.nn.linear, 4, 2)
     lu.assertErrorMsgContains("name is 4; expected a text", mx.nn.linear, {}, 4, 2)

@@ -85,11 +85,12 @@ end
 function TestSweep.test_numbers_that_json_lacks_are_kept()
     local function run()
         return mx.sweep { grid = { x = { 1, 2, 3 } }, resume = folder, run = function(c)
-            return { loss = c.x == 1 and 0 / 0 or c.x == 2 and math.huge or 5 }
+            return { loss = c.x == 1 and 0 / 0 or c.x == 2 and math.huge or 5, note = "inf" }
         end }
     end
     run()
     local rows = run()
+    lu.assertEquals(rows[1].result.note, "inf") -- a text stays a text
     lu.assertEquals(rows[1].result.loss, 5)
     lu.assertTrue(rows[2].result.loss ~= rows[2].result.loss) -- NaN and infinity are last
     lu.assertEquals(rows[3].result.loss, math.huge)

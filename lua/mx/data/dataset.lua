@@ -316,7 +316,8 @@ function dataset.dataset(source, options)
         buffer_size = o.buffer, epochs = 0, position = 0, waited_s = 0,
     }, Dataset)
     if math.type(o.batch) ~= "integer" or o.batch < 1 then
-        error(("mx.data.dataset: batch = %s; expected a number of examples"):format(tostring(o.batch)), 2)
+        error(("mx.data.dataset: batch = %s; expected a number of examples%s"):format(tostring(o.batch),
+            util.not_integer(o.batch)), 2)
     elseif not o.drop_last and o.shard and mx.ranks() > 1 then
         error("mx.data.dataset: drop_last = false needs one rank: ranks must have equally large batches", 2)
     elseif type(source) == "function" then

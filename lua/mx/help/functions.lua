@@ -131,8 +131,8 @@ mx.prod(mx.tensor { { 2, -3 }, { 4, 5 } }, { dim = 2 }) --> {-6, 20}]] },
             torch = "F.gumbel_softmax, distributions.RelaxedOneHotCategorical, "
             .. "distributions.OneHotCategoricalStraightThrough", code = [[
 mx.gumbel_softmax(mx.zeros(2, 3), { tau = 0.5, hard = true }):sum { dim = 2 } --> {1, 1}]] },
-        { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = n } or { size = { h, w } }; mode "
-            .. "\"nearest\" or \"linear\" (bilinear for two dimensions).",
+        { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = 2 }, or 0.5, or { size = { h, w } }; "
+            .. "mode \"nearest\" or \"linear\" (bilinear for two dimensions).",
             torch = "F.interpolate, nn.Upsample, F.upsample", code = [[
 mx.interpolate(mx.tensor({ 1, 2 }):view(1, 1, 2), { scale = 2 }) --> {{{1, 1, 2, 2}}}]] },
         { "conv_transpose1d(x, w, bias, options)", "A transposed convolution of x (N, C, L) with w (C, O / "
@@ -148,7 +148,8 @@ mx.conv_transpose2d(mx.ones(1, 3, 4, 4), mx.ones(3, 2, 2, 2), { stride = 2 }):si
             .. "float8_e5m2, dtype", code = [[
 for name, properties in pairs(mx.dtypes) do local _ = name, properties end]] },
         { "print_options(options)",
-            "Sets the digits (precision) and the elements at each edge (edge) of printed tensors.",
+            "Sets the digits (precision) of printed tensors, and how many entries of a long dimension are shown at "
+            .. "either end (edge; of a row of floats two fewer).",
             torch = "set_printoptions", code = "mx.print_options { precision = 4, edge = 5 }" },
         { "linalg.solve(a, b, options)", "x with a x = b, for matrices (..., n, n) and columns (..., n, k) or "
             .. "vectors (..., n); trans = true solves with the transpose.",

@@ -31,7 +31,7 @@ local function check(kind, params, name, ...)
     end
     for i = 1, 2 * (#call - 2), 2 do
         if math.type(sizes[i + 1]) ~= "integer" or sizes[i + 1] < 1 then
-            refuse(sizes[i], sizes[i + 1], "a whole number of at least 1")
+            refuse(sizes[i], sizes[i + 1], "a whole number of at least 1" .. util.not_integer(sizes[i + 1]))
         end
     end
 end

@@ -108,7 +108,7 @@ end
 
 local function encode(value)
     if type(value) == "number" and value - value ~= 0 then
-        return value ~= value and "nan" or value > 0 and "inf" or "-inf" -- JSON has none of them
+        return { value ~= value and "nan" or value > 0 and "inf" or "-inf" } -- JSON has none of them; texts are texts
     end
     return value
 end
@@ -124,7 +124,7 @@ local function map_values(t, fn)
 end
 
 local function decode(value)
-    return DECODED[value] or value
+    return type(value) == "table" and DECODED[value[1]] or value
 end
 
 local function hash(config)

@@ -131,8 +131,8 @@ mx.prod(mx.tensor { { 2, -3 }, { 4, 5 } }, { dim = 2 }) --> {-6, 20}]] },
             torch = "F.gumbel_softmax, distributions.RelaxedOneHotCategorical, "
             .. "distributions.OneHotCategoricalStraightThrough", code = [[
 mx.gumbel_softmax(mx.zeros(2, 3), { tau = 0.5, hard = true }):sum { dim = 2 } --> {1, 1}]] },
-        { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = 2 }, or 0.5, or { size = { h, w } }; "
-            .. "mode \"nearest\" or \"linear\" (bilinear for two dimensions).",
+        { "interpolate(x, options)", "Images (N, C, ...) in another size: { scale = 2 }, or 0.5, or "
+            .. "{ size = { h, w } }; mode \"nearest\" or \"linear\" (bilinear for two dimensions).",
             torch = "F.interpolate, nn.Upsample, F.upsample", code = [[
 mx.interpolate(mx.tensor({ 1, 2 }):view(1, 1, 2), { scale = 2 }) --> {{{1, 1, 2, 2}}}]] },
         { "conv_transpose1d(x, w, bias, options)", "A transposed convolution of x (N, C, L) with w (C, O / "

@@ -7,7 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { LINE = 32 }; /* values of bf16 in a cache line */
+enum {
+    LINE = 32,    /* values of bf16 in a cache line */
+    SHARED = 4096 /* from this width on, weights take a large part of the first-level cache: two rows share them */
+};
 
 /* The values of a row that are read in pairs of vectors: all whole cache lines of a bf16 row. The rest is read vector
  * by vector. */
@@ -166,53 +169,74 @@ typedef struct row_sums {
     float dot, sum;
 } row_sums;
 
-MX_INLINE row_sums row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
+/* Of `group` rows from r on, which share what is read of the weights. Rows of x that are `ahead` later are prefetched
+ * as they lie in memory, those of dy by the pass that writes. */
+MX_INLINE void row_dots(const mx_norm *n, int64_t r, const int group, const int ahead, const bool center,
+                        const bool bf16, row_sums *out)
 {
-    const void *x = row_of(n->x, r, n->width, bf16), *dy = row_of(n->dy, r, n->width, bf16);
+    const int64_t width = n->width;
     const float *weight = n->weight;
-    vf mean = vf_set1(center ? n->mean[r] : 0.0f);
-    vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()};
+    const void *x[2], *dy[2];
+    vf mean[2], dot[2][2], sum[2][2];
+    for (int g = 0; g < group; g++) {
+        x[g] = row_of(n->x, r + g, width, bf16);
+        dy[g] = row_of(n->dy, r + g, width, bf16);
+        mean[g] = vf_set1(center ? n->mean[r + g] : 0.0f);
+        for (int u = 0; u < 2; u++)
+            dot[g][u] = sum[g][u] = vf_zero();
+    }
     int64_t i = 0;
-    for (const int64_t end = paired(n->width, bf16); i + 2 * VL <= end; i += 2 * VL) {
-        row_prefetch(x, i + group * n->width, 2 * VL, bf16);
-        vf v[2], dv[2];
-        row_get(x, i, v, bf16);
-        row_get(dy, i, dv, bf16);
-        for (int u = 0; u < 2; u++) {
-            vf d = dv[u] * vf_load(weight + i + u * VL);
-            dot[u] = vf_fma(d, v[u] - mean, dot[u]);
-            if (center)
-                sum[u] = sum[u] + d;
+    for (const int64_t end = paired(width, bf16); i + 2 * VL <= end; i += 2 * VL) {
+        row_prefetch(x[0], ahead * width + group * i, group * 2 * VL, bf16);
+        vf w[2] = {vf_load(weight + i), vf_load(weight + i + VL)};
+        for (int g = 0; g < group; g++) {
+            vf v[2], d[2];
+            row_get(x[g], i, v, bf16);
+            row_get(dy[g], i, d, bf16);
+            for (int u = 0; u < 2; u++) {
+                d[u] = d[u] * w[u];
+                dot[g][u] = vf_fma(d[u], v[u] - mean[g], dot[g][u]);
+                if (center)
+                    sum[g][u] = sum[g][u] + d[u];
+            }
         }
     }
-    for (; i < n->width; i += VL) {
-        int64_t part = lanes_left(n->width, i);
-        vf d = row_load_part(dy, i, part, bf16) * vf_load_part(weight + i, part);
-        dot[0] = vf_fma(d, row_load_part(x, i, part, bf16) - mean, dot[0]); /* d is 0 behind the end */
-        if (center)
-            sum[0] = sum[0] + d;
+    for (; i < width; i += VL) {
+        int64_t part = lanes_left(width, i);
+        for (int g = 0; g < group; g++) {
+            vf d = row_load_part(dy[g], i, part, bf16) * vf_load_part(weight + i, part); /* 0 behind the end */
+            dot[g][0] = vf_fma(d, row_load_part(x[g], i, part, bf16) - mean[g], dot[g][0]);
+            if (center)
+                sum[g][0] = sum[g][0] + d;
+        }
     }
-    return (row_sums){vf_sum(dot[0] + dot[1]), center ? vf_sum(sum[0] + sum[1]) : 0.0f};
+    for (int g = 0; g < group; g++)
+        out[g] = (row_sums){vf_sum(dot[g][0] + dot[g][1]), center ? vf_sum(sum[g][0] + sum[g][1]) : 0.0f};
 }
 
-MX_INLINE row_terms terms_of(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
+MX_INLINE void terms_of(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16,
+                        row_terms *terms)
 {
-    row_sums s = {0.0f, 0.0f};
-    if (n->features)
-        s = (row_sums){n->sums[r], center ? n->sums[n->rows + r] : 0.0f};
-    else
-        s = row_dot(n, r, group, center, bf16);
-    float rstd = n->rstd[r], features = (float)(n->features ? n->features : n->width);
-    return (row_terms){.rstd = rstd,
-                       .mean = center ? n->mean[r] : 0.0f,
-                       .dot = rstd * (rstd * (rstd * s.dot / features)),
-                       .sum = rstd * s.sum / features};
+    row_sums sums[2];
+    if (!n->features && n->width >= SHARED)
+        row_dots(n, r, group, group, center, bf16, sums);
+    for (int g = 0; g < group && !n->features && n->width < SHARED; g++)
+        row_dots(n, r + g, 1, group, center, bf16, sums + g);
+    for (int g = 0; g < group; g++) {
+        row_sums s = n->features ? (row_sums){n->sums[r + g], center ? n->sums[n->rows + r + g] : 0.0f} : sums[g];
+        float rstd = n->rstd[r + g], features = (float)(n->features ? n->features : n->width);
+        terms[g] = (row_terms){.rstd = rstd,
+                               .mean = center ? n->mean[r + g] : 0.0f,
+                               .dot = rstd * (rstd * (rstd * s.dot / features)),
+                               .sum = rstd * s.sum / features};
+    }
 }
 
 MX_INLINE void sum_grads(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool bf16)
 {
     for (int64_t r = first; r < last; r++) {
-        row_sums s = row_dot(n, r, 1, center, bf16);
+        row_sums s;
+        row_dots(n, r, 1, 1, center, bf16, &s);
         n->sums[r] = s.dot;
         if (center)
             n->sums[n->rows + r] = s.sum;
@@ -248,12 +272,13 @@ MX_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, cons
                               const bool stream)
 {
     row_terms terms[2];
-    for (int g = 0; g < group; g++)
-        terms[g] = terms_of(n, r + g, group, center, bf16);
+    terms_of(n, r, group, center, bf16, terms);
     const float *weight = n->weight;
+    const void *first_dy = row_of(n->dy, r, n->width, bf16);
     const int unit = bf16 ? LINE / VL : 2; /* vectors: whole cache lines of a row, then of the next */
     int64_t i = 0;
     for (; i + unit * VL <= n->width; i += unit * VL) {
+        row_prefetch(first_dy, group * (n->width + i), group * unit * VL, bf16);
         vf dw[4], db[4];
         for (int u = 0; u < unit; u++) {
             dw[u] = vf_load(n->dweight + i + u * VL);
@@ -261,7 +286,6 @@ MX_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, cons
         }
         for (int g = 0; g < group; g++) {
             const void *x = row_of(n->x, r + g, n->width, bf16), *dy = row_of(n->dy, r + g, n->width, bf16);
-            row_prefetch(dy, i + group * n->width, unit * VL, bf16);
             for (int u = 0; u < unit; u += 2) {
                 vf v[2], d[2];
                 row_get(x, i + u * VL, v, bf16);

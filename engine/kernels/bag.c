@@ -10,9 +10,10 @@
 #include <omp.h>
 #include <string.h>
 
-/* Tokens and bytes of each one's row that are prefetched, a part of them with each PIECE of columns: many at once would
- * take all the places for lines on their way. */
-enum { AHEAD = 6, MOST_BYTES = 4096, PIECE = 512 };
+/* Rows are asked for AHEAD_BYTES before they are read, and at most MOST_AHEAD rows, which leaves room for others in the
+ * first-level cache. With each PIECE of columns a part of a row is asked for: many lines at once would take all the
+ * places for lines on their way. */
+enum { AHEAD_BYTES = 12288, MOST_AHEAD = 32, MOST_BYTES = 4096, PIECE = 512 };
 
 static double weight_of(const mx_bag *b, int64_t token)
 {
@@ -43,20 +44,21 @@ MX_INLINE void prefetch_row(const mx_bag *b, int64_t token, int64_t first, int64
     const int64_t bytes = (int64_t)mx_dtype_bytes(b->table.dtype);
     const char *row = token < b->tokens ? row_of(b, token) : NULL;
     for (int64_t i = first * bytes; row && i < mx_min(MOST_BYTES, (first + n) * bytes); i += 64)
-        __builtin_prefetch(row + i, 0, 2);
+        __builtin_prefetch(row + i);
 }
 
 static void sum_rows(const mx_bag *b, int64_t first, int64_t end, float *sum)
 {
     const mx_row_paths *rows = mx_kernels_current()->rows;
     const int64_t bytes = (int64_t)mx_dtype_bytes(b->table.dtype);
+    const int64_t ahead = mx_min(MOST_AHEAD, 1 + AHEAD_BYTES / mx_max(1, b->width * bytes));
     float share = b->is_mean ? 1.0f / (float)mx_max(end - first, 1) : 1;
     memset(sum, 0, (size_t)b->width * sizeof *sum);
     for (int64_t t = first; t < end; t++) {
         const float weight = share * (float)weight_of(b, t);
         for (int64_t j = 0; j < b->width; j += PIECE) {
             const int64_t n = mx_min(PIECE, b->width - j);
-            prefetch_row(b, t + AHEAD, j, n);
+            prefetch_row(b, t + ahead, j, n);
             rows->add(sum + j, MX_F32, (const char *)row_of(b, t) + j * bytes, b->table.dtype, weight, n);
         }
     }

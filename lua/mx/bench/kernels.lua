@@ -387,7 +387,8 @@ local function yardstick(case)
             return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads(), seconds = 0.02 }.value
         end
     end
-    local from, to = mx.zeros { stream_bytes // 4 }, mx.zeros { stream_bytes // 4 }
+    -- Not zeros: Zen 5 copies memory of zeros at 1.15 times the rate of numbers.
+    local from, to = mx.full({ stream_bytes // 4 }, 1.5), mx.full({ stream_bytes // 4 }, 2.5)
     return function()
         local seconds, _, bytes = profiled({ ops = { copy = true } }, function() mx.copy(to, from) end)
         return bytes / seconds

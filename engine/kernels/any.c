@@ -12,7 +12,7 @@
 
 enum {
     PIECE = 4096, /* elements that are marked at once, or columns that are searched together; */
-    STEP = 1024,   /* of rows fewer, because the search ends with the step that has what it is for */
+    STEP = 1024,  /* of rows fewer, because the search ends with the step that has what it is for */
     WORD = 64,
     SHARES = 4, /* for each thread, so that all end at about the same time */
 };

@@ -36,7 +36,7 @@ static bool system_grants_amx(void)
 }
 
 static mx_isa best, fastest;
-static bool present[MX_CPU_FLAGS], used[MX_CPU_FLAGS];
+static bool present[MX_CPU_FLAGS], used[MX_CPU_FLAGS], reads_ahead;
 
 /* Runs once, because kernels ask at every call, and under a hypervisor CPUID takes microseconds; before the
  * constructors of other files, which ask too.
@@ -58,12 +58,17 @@ __attribute__((constructor(101))) static void look_at_processor(void)
         best = avx512_bf16 ? MX_ISA_AVX512_BF16 : avx512 ? MX_ISA_AVX512 : avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
     used[MX_CPU_VNNI] = present[MX_CPU_VNNI] = __builtin_cpu_supports("avx512vnni");
     used[MX_CPU_AMX_INT8] = present[MX_CPU_AMX_INT8] = best == MX_ISA_AMX && processor_has(AMX_INT8);
+    reads_ahead = __builtin_cpu_is("amd");
     fastest = has_slow_bf16 && best != MX_ISA_AMX ? MX_ISA_AVX512 : best;
 }
 
 bool mx_cpu_has(mx_cpu_flag flag) { return used[flag]; }
 
 void mx_cpu_use(mx_cpu_flag flag, bool on) { used[flag] = on && present[flag]; }
+
+bool mx_cpu_reads_ahead(void) { return reads_ahead; }
+
+void mx_cpu_assume_reads_ahead(bool on) { reads_ahead = on; }
 
 mx_isa mx_isa_best(void) { return best; }
 

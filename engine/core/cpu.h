@@ -42,6 +42,14 @@ bool mx_cpu_has(mx_cpu_flag flag);
 /* false leaves an instruction unused, for tests and measurements; true uses it again if it is there. */
 void mx_cpu_use(mx_cpu_flag flag, bool on);
 
+/* Whether the processor itself fetches what loops will read, so that they need not ask for it. On Zen 5 a core reads
+ * four rows side by side at 43 GB/s, but at 35 GB/s with a prefetch for each cache line. Intel's processors stop at the
+ * end of each page of 4 KiB, and Emerald Rapids reads a quarter slower unasked. */
+bool mx_cpu_reads_ahead(void);
+
+/* For tests, which run both kinds of loops. */
+void mx_cpu_assume_reads_ahead(bool on);
+
 const char *mx_cpu_model(void); /* from /proc/cpuinfo */
 int mx_cpu_cores(void);         /* logical cores that this process may run on */
 int64_t mx_cpu_l2_bytes(void);  /* per core; 512 KiB if unknown */

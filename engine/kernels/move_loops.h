@@ -3,7 +3,7 @@
 #define MX_KERNELS_MOVE_LOOPS_H
 
 #include "core/element.h"
-#include "kernels/ahead.h"
+#include "kernels/index_ahead.h"
 #include "kernels/inline.h"
 #include "kernels/move.h"
 
@@ -81,10 +81,10 @@ MX_INLINE void add_some(double *sums, const int32_t *index, const void *y, int64
 MX_INLINE void add_as(double *sums, const int32_t *index, const void *y, int64_t n, const char *then, int64_t more,
                       const bool bf16, const bool pairs)
 {
-    mx_ahead ahead = mx_ahead_of(index, y, bf16 ? 2 : 4, n, then, more);
+    mx_index_ahead ahead = mx_index_ahead_of(index, y, bf16 ? 2 : 4, n, then, more);
     int64_t k = 0;
     for (; k + AHEAD_STEP <= n; k += AHEAD_STEP) {
-        mx_ahead_step(&ahead, bf16 ? 2 : 4);
+        mx_index_ahead_step(&ahead, bf16 ? 2 : 4);
         add_some(sums, index, y, k, AHEAD_STEP, bf16, pairs);
     }
     add_some(sums, index, y, k, n - k, bf16, pairs);

@@ -80,7 +80,7 @@ static bool put_extremes(const mx_index_job *j, const mx_index_line *l)
         const int32_t *index = l->index + k;
         if (!paths->within(index, n, l->limit))
             return false;
-        const mx_ahead ahead = mx_ahead_of(index, y, j->bytes, n, next + before, after - before);
+        const mx_index_ahead ahead = mx_index_ahead_of(index, y, j->bytes, n, next + before, after - before);
         paths->keys(room, y, n, &j->order, (size_t)j->bytes);
         if (j->bytes == 8)
             put_greatest_64((int64_t *)l->x, index, (const int64_t *)room, n, ahead);

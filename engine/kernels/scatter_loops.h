@@ -2,7 +2,7 @@
 #ifndef MX_KERNELS_SCATTER_LOOPS_H
 #define MX_KERNELS_SCATTER_LOOPS_H
 
-#include "kernels/ahead.h"
+#include "kernels/index_ahead.h"
 #include "kernels/inline.h"
 
 #include <immintrin.h>
@@ -38,11 +38,11 @@ MX_INLINE void scatter_as(char *x, const int32_t *index, const char *y, int64_t 
         *x = y > before ? y : before;                                                                                  \
     }                                                                                                                  \
     static void put_greatest_##bits(int##bits##_t *x, const int32_t *index, const int##bits##_t *y, int64_t n,         \
-                                    mx_ahead ahead)                                                                    \
+                                    mx_index_ahead ahead)                                                              \
     {                                                                                                                  \
         int64_t k = 0;                                                                                                 \
         for (; k + AHEAD_STEP <= n; k += AHEAD_STEP) {                                                                 \
-            mx_ahead_step(&ahead, sizeof *x);                                                                          \
+            mx_index_ahead_step(&ahead, sizeof *x);                                                                    \
             _Pragma("GCC unroll 32") for (int u = 0; u < AHEAD_STEP; u++)                                              \
                 put_greatest_one_##bits(x + index[k + u], y[k + u]);                                                   \
         }                                                                                                              \

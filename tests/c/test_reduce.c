@@ -1,5 +1,5 @@
 /* Reductions against loops in double precision. */
-#include "core/ahead.h"
+#include "core/cpu.h"
 #include "kernels/slopes.h"
 
 #include "buffers.h"

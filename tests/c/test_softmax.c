@@ -1,5 +1,5 @@
 /* Softmax and log-softmax, forward and backward, against double precision, on every instruction set. */
-#include "core/ahead.h"
+#include "core/cpu.h"
 #include "kernels/context.h"
 
 #include "buffers.h"

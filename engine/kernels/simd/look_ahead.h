@@ -4,7 +4,7 @@
 #ifndef MX_KERNELS_SIMD_LOOK_AHEAD_H
 #define MX_KERNELS_SIMD_LOOK_AHEAD_H
 
-#include "core/ahead.h"
+#include "core/cpu.h"
 #include "kernels/simd/rows.h"
 
 enum { ROWS_AT_ONCE = 8, LOOK_AHEAD = 1024 };

@@ -1,5 +1,5 @@
 /* Softmax of rows, and of columns, each in a lane. */
-#include "core/ahead.h"
+#include "core/cpu.h"
 #include "kernels/context.h"
 #include "kernels/inline.h"
 

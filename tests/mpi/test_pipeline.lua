@@ -404,18 +404,21 @@ if RANKS == 2 and not os.getenv "MXLUA_NODE_RANKS" then
             local config = config_of("model_name=tiny base_num_decoder_layers=4 base_emb_dim=128 base_mlp_dim=512",
                 "max_target_length=128 stage=2 num_pipeline_microbatches=8 per_device_batch_size=8 remat_policy=none",
                 "pipeline_schedule=" .. kind .. ONE_CHUNK .. "2")
+            mx.barrier() -- until then, what is on its way to a slower rank counts as used
+            collectgarbage()
             collectgarbage()
             local before = mx.memory().in_use
             local hardware = mx.host.hardware(RANKS, { measure = false })
             planned[i] = mx.plan.simulate(config, hardware, 1).pipeline.peaks[mx.rank() + 1]
             local run = new_run(config, mx.train.mesh(config))
-            for _ = 1, 2 do
+            real[i] = 0 -- the most of some steps, as a rank whose messages come late holds less
+            for _ = 1, 4 do
                 local step <close> = mx.step()
                 mx.reset_peak()
                 mx.train.gradients(run.model, run.data, 1)
                 run.optimizer:step()
+                real[i] = math.max(real[i], mx.memory().peak - before)
             end
-            real[i] = mx.memory().peak - before
             lu.assertAlmostEquals(planned[i] / real[i], 1, 0.03, kind)
             for _, t in pairs(run.model.params) do
                 t:release()

@@ -8,9 +8,10 @@
  * the same numbers, are the transposes of each other. Elements of x beyond n are not read, and are written as 0; those
  * that it lacks count as 0.
  *
- * n is a product of small primes, or costs about four times as much (Bluestein's algorithm). Short rows are transformed
- * together, each in a lane of vectors; a long row is a matrix whose columns and then rows are short ones. Each element
- * sees the same operations on every path and any number of threads, so the bits are the same. */
+ * n is a product of primes up to 47, or costs two to five times as much, and up to ten times if n is odd and the rows
+ * are real (Bluestein's algorithm). Short rows are transformed together, each in a lane of vectors; a long row is a
+ * matrix whose columns and then rows are short ones. Each element sees the same operations on every path and any number
+ * of threads, so the bits are the same. */
 #ifndef MX_KERNELS_FFT_H
 #define MX_KERNELS_FFT_H
 

@@ -1,5 +1,5 @@
-/* The loops of fft.h: plain C that the compiler turns into vectors. Each path includes this file twice, with REAL and
- * FFT(name): the type, and names that end with it.
+/* The loops of fft.h, in plain C and in vectors of GCC's, which each path compiles for itself. It includes this file
+ * twice, with REAL and FFT(name): the type, and names that end with it.
  *
  * Steps work on LANES transforms at once: element k of them is a vector of real parts, then one of imaginary parts, and
  * APART reals further on comes element k + 1. Rows of more than MX_FFT_SHORT elements are two arrays, one for each
@@ -241,8 +241,9 @@ static void FFT(matrix)(const mx_fft_plan *p, FFT(complex) z, FFT(complex) turne
     FFT(meet)(team);
 }
 
-/* ---- rows of any length. `apart` and `lanes`: of elements, 1 and 1 or APART and LANES, are constants in each call
- * ---- */
+/* ---- rows of any length ----
+ *
+ * `apart` and `lanes` are constants in each call: APART and LANES of short rows, 1 and 1 of a long one. */
 
 /* z times the table, for n elements; those up to `end` become 0. conjugate: of the product; conjugated: z is. */
 MX_INLINE void FFT(multiply)(FFT(complex) z, const REAL *const *by, int64_t n, int64_t end, const bool conjugated,
@@ -266,10 +267,10 @@ MX_INLINE void FFT(multiply)(FFT(complex) z, const REAL *const *by, int64_t n, i
 }
 
 /* ahead: of long rows only */
-static void FFT(inner)(const mx_fft_plan *p, FFT(complex) * a, FFT(complex) * b, const bool longs,
+static void FFT(inner)(const mx_fft_plan *p, FFT(complex) * a, FFT(complex) * b, const bool is_long,
                        const FFT(ahead) * ahead, const mx_fft_team *team)
 {
-    if (longs)
+    if (is_long)
         FFT(matrix)(p, *a, *b, ahead, team);
     else
         FFT(steps)(&p->steps[0], a, b);
@@ -277,19 +278,19 @@ static void FFT(inner)(const mx_fft_plan *p, FFT(complex) * a, FFT(complex) * b,
 
 /* The transform of `length` elements, without scale: in *a, with *b as room. They may be exchanged. The inverse one is
  * the conjugate of the transform of the conjugate. */
-MX_INLINE void FFT(transform)(const mx_fft_plan *p, FFT(complex) * a, FFT(complex) * b, const bool longs,
+MX_INLINE void FFT(transform)(const mx_fft_plan *p, FFT(complex) * a, FFT(complex) * b, const bool is_long,
                               const FFT(ahead) * ahead, const mx_fft_team *team)
 {
-    const int64_t apart = longs ? 1 : APART, lanes = longs ? 1 : LANES;
+    const int64_t apart = is_long ? 1 : APART, lanes = is_long ? 1 : LANES;
     int64_t n = p->length, m = p->inner_length;
     if (!p->chirp[0]) {
-        FFT(inner)(p, a, b, longs, ahead, team);
+        FFT(inner)(p, a, b, is_long, ahead, team);
         return;
     }
     FFT(multiply)(*a, TABLE(p->chirp), n, m, false, false, apart, lanes, team);
-    FFT(inner)(p, a, b, longs, &(FFT(ahead)){{0}, {0}, 0, 0}, team);
+    FFT(inner)(p, a, b, is_long, &(FFT(ahead)){{0}, {0}, 0, 0}, team);
     FFT(multiply)(*a, TABLE(p->answer), m, m, false, true, apart, lanes, team);
-    FFT(inner)(p, a, b, longs, ahead, team);
+    FFT(inner)(p, a, b, is_long, ahead, team);
     FFT(multiply)(*a, TABLE(p->chirp), n, n, true, false, apart, lanes, team);
 }
 
@@ -337,7 +338,7 @@ static void FFT(scaled)(REAL *z, int64_t n, REAL re, REAL im)
 
 /* Inverse transforms have real and imaginary part exchanged, before and after. */
 MX_INLINE void FFT(complex_rows)(const mx_fft_plan *p, int64_t first, int64_t rows, FFT(complex) a, FFT(complex) b,
-                                 const bool longs, const mx_fft_team *team)
+                                 const bool is_long, const mx_fft_team *team)
 {
     const mx_fft *f = &p->call;
     int64_t n = f->n, from = FFT(share)(team, n, 0), to = FFT(share)(team, n, 1), at = first * n;
@@ -345,18 +346,18 @@ MX_INLINE void FFT(complex_rows)(const mx_fft_plan *p, int64_t first, int64_t ro
     REAL *yr = (REAL *)(f->inverse ? f->im : f->re) + at, *yi = (REAL *)(f->inverse ? f->re : f->im) + at;
     REAL scale = (REAL)f->scale;
     bool more = first + 1 < f->rows;
-    if (longs) {
+    if (is_long) {
         FFT(copy)(xr, n, 1, from, to, a.re);
         FFT(copy)(xi, n, 1, from, to, a.im);
         FFT(meet)(team);
         FFT(ahead) ahead = {{more && xr ? xr + n : NULL, more && xi ? xi + n : NULL}, {yr, yi}, n, n};
-        FFT(transform)(p, &a, &b, longs, &ahead, team);
+        FFT(transform)(p, &a, &b, is_long, &ahead, team);
         FFT(copy)(a.re, n, scale, from, to, yr);
         FFT(copy)(a.im, n, scale, from, to, yi);
     } else {
         FFT(take)(xr, n, n, rows, n, a.re, APART);
         FFT(take)(xi, n, n, rows, n, a.im, APART);
-        FFT(transform)(p, &a, &b, longs, NULL, team);
+        FFT(transform)(p, &a, &b, is_long, NULL, team);
         FFT(scaled)(a.re, n, scale, scale);
         FFT(give)(a.re, APART, n, rows, yr, n, n);
         FFT(give)(a.im, APART, n, rows, yi, n, n);
@@ -405,17 +406,17 @@ MX_INLINE void FFT(frequencies)(const mx_fft_plan *p, FFT(complex) z, int64_t fi
 }
 
 MX_INLINE void FFT(real_rows)(const mx_fft_plan *p, int64_t first, int64_t rows, FFT(complex) a, FFT(complex) b,
-                              const bool longs, const mx_fft_team *team)
+                              const bool is_long, const mx_fft_team *team)
 {
     const mx_fft *f = &p->call;
     int64_t h = p->length, size = f->size, m = f->frequencies;
     const REAL *restrict x = FFT(row)(f->x_re, first * size);
     REAL *re = (REAL *)f->re + first * m, *im = (REAL *)f->im + first * m;
-    if (!longs) {
+    if (!is_long) {
         FFT(take)(x, size, size, rows, f->n, a.re, h == f->n ? APART : LANES);
         if (h == f->n)
             FFT(take)(NULL, size, 0, rows, h, a.im, APART);
-        FFT(transform)(p, &a, &b, longs, NULL, team);
+        FFT(transform)(p, &a, &b, is_long, NULL, team);
         FFT(frequencies)(p, a, 0, m, b.re, b.im, APART, LANES);
         FFT(give)(b.re, APART, m, rows, re, m, m);
         FFT(give)(b.im, APART, m, rows, im, m, m);
@@ -439,7 +440,7 @@ MX_INLINE void FFT(real_rows)(const mx_fft_plan *p, int64_t first, int64_t rows,
     }
     FFT(meet)(team);
     FFT(ahead) ahead = {{first + 1 < f->rows ? x + size : NULL, NULL}, {re, im}, size, m};
-    FFT(transform)(p, &a, &b, longs, &ahead, team);
+    FFT(transform)(p, &a, &b, is_long, &ahead, team);
     FFT(frequencies)(p, a, FFT(share)(team, m, 0), FFT(share)(team, m, 1), re, im, 1, 1);
 }
 
@@ -475,7 +476,7 @@ MX_INLINE void FFT(join)(const mx_fft_plan *p, FFT(complex) y, int64_t first, in
 
 /* y is half of `inner` times re and im, or all of re where a frequency is alone. */
 MX_INLINE void FFT(back_rows)(const mx_fft_plan *p, int64_t first, int64_t rows, FFT(complex) a, FFT(complex) b,
-                              const bool longs, const mx_fft_team *team)
+                              const bool is_long, const mx_fft_team *team)
 {
     const mx_fft *f = &p->call;
     int64_t h = p->length, size = f->size, m = f->frequencies, half = f->n / 2 + 1, last = f->n / 2;
@@ -483,9 +484,9 @@ MX_INLINE void FFT(back_rows)(const mx_fft_plan *p, int64_t first, int64_t rows,
     const REAL *re = FFT(row)(f->re, first * m), *im = FFT(row)(f->im, first * m);
     REAL *restrict x = (REAL *)f->x + first * size;
     REAL weight = (REAL)(f->inner / 2), scale = (REAL)f->scale;
-    int64_t lanes = longs ? 1 : LANES, apart = longs ? 1 : APART;
+    int64_t lanes = is_long ? 1 : LANES, apart = is_long ? 1 : APART;
     int64_t from = FFT(share)(team, half, 0), to = FFT(share)(team, half, 1);
-    if (longs) {
+    if (is_long) {
         FFT(copy)(re, m, weight, from, to, b.re);
         FFT(copy)(im, m, weight, from, to, b.im);
     } else {
@@ -497,21 +498,21 @@ MX_INLINE void FFT(back_rows)(const mx_fft_plan *p, int64_t first, int64_t rows,
     }
     for (int64_t k = 0; k <= last; k += mx_max(1, last)) { /* those that are alone */
         for (int64_t l = 0; l < lanes && from <= k && k < to && (k == 0 || even); l++) {
-            if (longs)
+            if (is_long)
                 b.re[k] = k < m ? re[k] : 0;
             b.im[k * apart + l] = 0;
         }
     }
     FFT(meet)(team);
     from = FFT(share)(team, h, 0), to = FFT(share)(team, h, 1);
-    if (longs)
+    if (is_long)
         FFT(join)(p, b, from, to, a, 1, 1);
     else
         FFT(join)(p, b, 0, h, a, APART, LANES);
     FFT(meet)(team);
     FFT(ahead) ahead = {{more ? re + m : NULL, more && im ? im + m : NULL}, {x, NULL}, m, size};
-    FFT(transform)(p, &a, &b, longs, longs ? &ahead : NULL, team);
-    if (!longs) {
+    FFT(transform)(p, &a, &b, is_long, is_long ? &ahead : NULL, team);
+    if (!is_long) {
         FFT(scaled)(a.re, h, scale, -scale);
         FFT(give)(a.re, even ? LANES : APART, f->n, rows, x, size, size);
         return;
@@ -531,21 +532,21 @@ MX_INLINE void FFT(back_rows)(const mx_fft_plan *p, int64_t first, int64_t rows,
         FFT(copy)(NULL, 0, 1, mx_min(f->n, size), size, x);
 }
 
-static void FFT(rows)(const mx_fft_plan *p, int64_t first, const mx_fft_team *team, const bool longs)
+static void FFT(rows)(const mx_fft_plan *p, int64_t first, const mx_fft_team *team, const bool is_long)
 {
     int64_t rows = mx_min(p->lanes, p->call.rows - first), room = p->room;
     REAL *work = (REAL *)team->work;
     FFT(complex) a = FFT(vectors)(work), b = FFT(vectors)(work + 2 * room);
-    if (longs) {
+    if (is_long) {
         a.im = work + room;
         b.im = work + 3 * room;
     }
     if (p->call.kind == MX_FFT_COMPLEX)
-        FFT(complex_rows)(p, first, rows, a, b, longs, team);
+        FFT(complex_rows)(p, first, rows, a, b, is_long, team);
     else if (p->call.kind == MX_FFT_REAL)
-        FFT(real_rows)(p, first, rows, a, b, longs, team);
+        FFT(real_rows)(p, first, rows, a, b, is_long, team);
     else
-        FFT(back_rows)(p, first, rows, a, b, longs, team);
+        FFT(back_rows)(p, first, rows, a, b, is_long, team);
 }
 
 static void FFT(block)(const mx_fft_plan *p, int64_t first, const mx_fft_team *team)

@@ -143,8 +143,8 @@ static void put_columns(const void *what, const mx_column_block *b)
                                               b->used[1], at(g->dx, b->at).data, g->stream);
 }
 
-/* Gradients of extremes are put in the first pass as if each column had one. Columns with ties are set right in the
- * second one, which reads nothing but the places. */
+/* The first pass writes gradients of extremes as if each column had one, and lists where they are. The second pass uses
+ * these lists to correct columns in which several elements are the extreme. It does not read x again. */
 static void find_hits(const void *what, const mx_column_block *b)
 {
     const slopes *g = what;

@@ -10,7 +10,7 @@ local plot = {}
 
 local MOST_LINE, MOST_MARKS = 2000, 5000 -- points that are drawn
 local MOST_PIXELS = 1 << 20
-local MOST_VALUE = 1e300
+local MOST_VALUE = 1e300 -- differences of larger numbers could overflow
 
 local KINDS = { "line", "scatter", "histogram", "heatmap", "images" }
 local OPTIONS = {
@@ -40,7 +40,6 @@ local function list_of(what, values, dims)
     return values
 end
 
--- Differences of larger numbers could overflow.
 local function is_finite(x)
     return math.abs(x) <= MOST_VALUE
 end

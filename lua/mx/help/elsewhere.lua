@@ -205,7 +205,8 @@ power:argmax { dim = 2 } --> {2, 2, 2, 2, 2, 2, 2}]] },
         { "fftconv, signal.fftconvolve, fftconvolve, long convolution, Hyena", "products of mx.rfft, back by mx.irfft: "
             .. "see the example of mx.irfft; short kernels are faster by mx.conv1d",
             code = [[mx.conv1d(mx.ones(1, 1, 4), mx.ones(1, 1, 3), { padding = "causal" }) --> {{{1, 2, 3, 3}}}]] },
-        { "fft.hfft, fft.ihfft, dct, mdct", "by mx.fft and mx.rfft: a DCT is the real part of rows that are mirrored",
+        { "fft.hfft, fft.ihfft, fft.hfft2, fft.hfftn, dct, mdct",
+            "by mx.fft and mx.rfft: a DCT is the real part of rows that are mirrored",
             code = [[
 local x, n = mx.tensor { 1, 2, 4 }, 3
 local re, im = mx.rfft(mx.concat(x, mx.flip(x, { dim = 1 }), { dim = 1 }), { frequencies = n })
@@ -238,7 +239,7 @@ mx.scatter_add(mx.zeros(2), row, value * mx.index_select(x, column), { dim = 1 }
         { "addr, ger, vecdot, linalg.vecdot, linalg.multi_dot, linalg.matmul, adjoint",
             "mx.einsum and mx.matmul; `a:view(-1, 1) * b` is the outer product",
             code = [[mx.tensor({ 1, 2 }):view(-1, 1) * mx.tensor { 3, 4 } --> {{3, 4}, {6, 8}}]] },
-        { "atleast_1d, atleast_2d, atleast_3d, broadcast_tensors, moveaxis, row_stack",
+        { "atleast_1d, atleast_2d, atleast_3d, broadcast_tensors, broadcast_shapes, moveaxis, row_stack",
             "`t:unsqueeze { dim = 1 }`, mx.expand, mx.permute, mx.concat",
             code = [[mx.arange(2):unsqueeze({ dim = 1 }):size() --> {1, 2}]] },
         { "hsplit, vsplit, dsplit, split_with_sizes, unsafe_split, unsafe_chunk",
@@ -314,34 +315,42 @@ mx.matmul(v * w:sqrt(), v, { trans_b = true }) --> {{2, 0}, {0, 3}}]] },
     { title = "Not here", elsewhere = "Not here",
         { "special.log_ndtr, special.gammainc, special.gammaincc, "
             .. "special.erfcx, special.xlog1py, special.i0e, special.i1, special.bessel_j1, "
-            .. "special.bessel_j0, special.zeta, i0, igamma, igammac, "
+            .. "special.bessel_j0, special.bessel_y0, special.bessel_y1, special.i1e, special.airy_ai, "
+            .. "special.modified_bessel_i0, special.modified_bessel_k0, special.spherical_bessel_j0, "
+            .. "special.legendre_polynomial_p, special.chebyshev_polynomial_t, special.hermite_polynomial_h, "
+            .. "special.laguerre_polynomial_l, special.zeta, i0, igamma, igammac, "
             .. "gcd, lcm, frexp, nextafter",
             "not here; mx has erf, erfinv, lgamma, digamma, exp, log1p and expm1, and mx.custom makes others of mx "
             .. "functions" },
-        { "linalg.eig, linalg.eigvals, linalg.schur, lobpcg, linalg.ldl_factor, linalg.householder_product, geqrf",
+        { "linalg.eig, linalg.eigvals, linalg.schur, lobpcg, linalg.ldl_factor, linalg.householder_product, geqrf, "
+            .. "orgqr, ormqr, linalg.ldl_solve",
             "no eigenvalues of matrices that are not symmetric; mx.linalg.eigh is for symmetric ones" },
         { "distributions.Beta, distributions.Gamma, distributions.Dirichlet, distributions.Poisson, poisson, "
             .. "distributions.StudentT, distributions.VonMises, distributions.Chi2, distributions.NegativeBinomial, "
             .. "distributions.Wishart, binomial",
             "no draws of this distribution; normal, uniform, Bernoulli, categorical and truncated normal are there" },
         { "nn.MaxPool3d, nn.AvgPool3d, nn.ConvTranspose3d, F.conv_transpose3d, F.max_pool3d, "
-            .. "F.avg_pool3d, F.adaptive_avg_pool3d, nn.AdaptiveMaxPool3d, F.lp_pool3d, F.conv_tbc",
+            .. "F.avg_pool3d, F.adaptive_avg_pool3d, nn.AdaptiveMaxPool3d, F.adaptive_max_pool3d, F.lp_pool3d, "
+            .. "nn.LPPool3d, F.conv_tbc",
             "no pooling over three dimensions and no transposed convolution; nn.Conv3d is a sum of mx.conv2d" },
         { "F.grid_sample, F.affine_grid, grid_sampler, grid_sampler_2d, affine_grid_generator",
             "no sampling at other places than a grid of the new size, which is mx.interpolate; mx.gather takes any "
             .. "ids" },
         { "nn.MaxUnpool1d, nn.MaxUnpool2d, F.max_unpool2d, F.fractional_max_pool2d, nn.FractionalMaxPool2d, "
-            .. "F.max_pool2d_with_indices, F.max_unpool1d, nn.MaxUnpool3d",
+            .. "F.max_pool1d_with_indices, F.max_pool2d_with_indices, F.max_pool3d_with_indices, F.max_unpool1d, "
+            .. "nn.MaxUnpool3d, F.max_unpool3d, F.fractional_max_pool3d, nn.FractionalMaxPool3d",
             "no inverse of pooling; mx.interpolate and mx.conv_transpose2d make images larger" },
         { "nn.CTCLoss, F.ctc_loss", "no connectionist temporal classification" },
         { "nn.AdaptiveLogSoftmaxWithLoss",
             "mx.cross_entropy never holds all logits, so large vocabularies need no approximation" },
-        { "nn.LocalResponseNorm, F.local_response_norm, nn.AlphaDropout, F.alpha_dropout, nn.FeatureAlphaDropout",
+        { "nn.LocalResponseNorm, F.local_response_norm, nn.AlphaDropout, F.alpha_dropout, nn.FeatureAlphaDropout, "
+            .. "F.feature_alpha_dropout, nn.CrossMapLRN2d",
             "not there; mx.group_norm and mx.dropout are" },
         { "optim.LBFGS", "no quasi-Newton method; mx.grad with record gives Hessian-vector products" },
         { "nn.LazyLinear, nn.LazyConv1d, nn.LazyConv2d, nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, "
-            .. "nn.UninitializedParameter, nn.LazyConvTranspose2d, nn.LazyInstanceNorm2d", "sizes are given when a "
-            .. "layer is made" },
+            .. "nn.UninitializedParameter, nn.UninitializedBuffer, nn.LazyConv3d, nn.LazyBatchNorm3d, "
+            .. "nn.LazyConvTranspose1d, nn.LazyConvTranspose2d, nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d",
+            "sizes are given when a layer is made" },
         { "combinations",
             "no lists of combinations; mx.nonzero(mx.triu(mx.ones(n, n), { diagonal = 1 })) has the pairs" },
         { "Tensor.map_, Tensor.apply_", "no Lua function for each element: operations work on whole tensors" },

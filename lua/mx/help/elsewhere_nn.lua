@@ -168,10 +168,22 @@ local flat = {}
 for _, t in mx.util.sorted_pairs { a = mx.ones(2, 2), b = mx.zeros(1) } do flat[#flat + 1] = t:view(-1) end
 mx.concat(flat, { dim = 1 }) --> {1, 1, 1, 1, 0}]] },
         { "nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.spectral_norm, "
-            .. "nn.utils.remove_weight_norm, nn.utils.remove_spectral_norm, nn.utils.parametrizations.orthogonal",
+            .. "nn.utils.remove_weight_norm, nn.utils.remove_spectral_norm, nn.utils.parametrizations.orthogonal, "
+            .. "nn.utils.parametrize, nn.utils.parametrizations",
             "compute the weight in the forward pass: `g * v / mx.norm(v, { dim = 1, keepdim = true })`", code = [[
 local v, g = mx.tensor { { 3 }, { 4 } }, mx.ones(1, 1)
 g * v / mx.norm(v, { dim = 1, keepdim = true }) --> {{0.6}, {0.8}}]] },
+        { "nn.utils.fuse_conv_bn_eval, nn.utils.fuse_conv_bn_weights, nn.utils.fuse_linear_bn_eval, fuse_modules",
+            "each output channel of w times `weight / (variance + eps):sqrt()`, which scales bias - mean, too",
+            code = [[
+local x, w, gain, mean, variance = mx.ones(1, 1, 4), mx.ones(2, 1, 2), mx.tensor { 2, 3 }, mx.ones(2), mx.full({ 2 }, 4)
+local factor = gain / variance:sqrt()
+mx.conv1d(x, w * factor:view(2, 1, 1), -mean * factor) --> {{{1, 1, 1}, {1.5, 1.5, 1.5}}}]] },
+        { "dequantize, fake_quantize_per_tensor_affine, fake_quantize_per_channel_affine, FakeQuantize",
+            "`codes:to('f32') * scale`; mx.straight_through passes the gradient on", code = [[
+local x = mx.tensor({ { 1, -255 } }):requires_grad()
+local codes, scale = mx.no_grad(mx.quantize, x, { dtype = "i8" })
+mx.straight_through(codes:to("f32") * scale, x) --> {{0, -256}}]] },
         { "nn.utils.rnn.pad_sequence, nn.utils.rnn.pack_padded_sequence, nested.nested_tensor, "
             .. "nn.utils.rnn.pad_packed_sequence",
             "`mx.pad(t, { before = { 0 }, after = { n } })` and mx.stack; leave padding out of the loss by "
@@ -203,7 +215,8 @@ mx.grad((g * v):sum(), x) --> {12, 0}]] },
         { "autograd.functional.vjp, func.vjp", "`mx.grad(y, x, { grad = v })`", code = [[
 local x = mx.tensor({ 2, 3 }):requires_grad()
 mx.grad(x * x, x, { grad = mx.tensor { 1, 10 } }) --> {4, 60}]] },
-        { "autograd.functional.jvp, func.jvp, func.linearize", "twice mx.grad: the gradient of vjp(u) by u", code = [[
+        { "autograd.functional.jvp, func.jvp, func.linearize, autograd.forward_ad",
+            "twice mx.grad: the gradient of vjp(u) by u", code = [[
 local x, u = mx.tensor({ 2, 3 }):requires_grad(), mx.ones(2):requires_grad()
 local g = mx.grad(x * x, x, { grad = u, record = true })
 mx.grad(g, u, { grad = mx.tensor { 1, 10 } }) --> {4, 60}]] },
@@ -327,7 +340,7 @@ local ids = mx.multinomial(mx.tensor { 0, 1 }, { n = 3, replacement = true })
 mx.tensor({ 5, 6 })[ids] --> {6, 6, 6}]] },
         { "len(loader)", "`#dataset`, the number of batches in an epoch; not of an iterator",
             code = "#mx.data.dataset({ x = mx.arange(7) }, { batch = 2 }) --> 3" },
-        { "default_collate, get_worker_info",
+        { "default_collate, default_convert, get_worker_info",
             "mx.data.dataset stacks examples; reading needs no worker processes", code = [[
 local data = mx.data.dataset(function() return ipairs {} end, { batch = 2 })
 data ~= nil --> true]] },
@@ -342,13 +355,14 @@ data ~= nil --> true]] },
         { "distributed.ReduceOp, distributed.ReduceOp.SUM, distributed.ReduceOp.AVG, distributed.ReduceOp.MAX",
             "the option op: \"sum\", \"mean\" or \"max\"",
             code = [[mx.all_reduce(mx.ones(2), { op = "max" }) --> {1, 1}]] },
-        { "distributed.new_group, distributed.split_group, distributed.new_subgroups, distributed.group, "
+        { "distributed.new_group, distributed.split_group, distributed.new_subgroups, "
+            .. "distributed.new_subgroups_by_enumeration, distributed.group, "
             .. "distributed.ProcessGroup, distributed.get_process_group_ranks, distributed.get_group_rank, "
             .. "distributed.get_global_rank",
             "mesh axes: mx.mesh_define names them, and the option axis of collectives chooses", code = [[
 mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
 mx.all_reduce(mx.ones(2), { axis = "data", op = "mean" }) --> {1, 1}]] },
-        { "distributed.monitored_barrier",
+        { "distributed.monitored_barrier, distributed.set_timeout",
             "mx.barrier; a rank that does not come ends the run after collective_timeout_s, and is named",
             code = [[mx.barrier()]] },
         { "distributed.is_initialized, distributed.is_available, distributed.destroy_process_group, "

@@ -203,7 +203,7 @@ mx.fft(re, im, { inverse = true }) --> {1, 2}, {0, 1}]] },
 local a, b = mx.tensor { { 1, 2 }, { 3, 4 } }, mx.tensor { { 1, 0 }, { 1, 1 } }
 mx.matmul(a, b) --> {{3, 2}, {7, 4}}
 mx.matmul(a, b, { trans_b = true }) --> {{1, 3}, {3, 7}}]] },
-        { "grouped_matmul", torch = "_grouped_mm", code = [[
+        { "grouped_matmul", torch = "F.grouped_mm, _grouped_mm", code = [[
 local x, w = mx.tensor { { 1 }, { 2 }, { 3 } }, mx.tensor { { { 10 } }, { { 100 } } }
 mx.grouped_matmul(x, w, mx.tensor({ 1, 2 }, "i32")) --> {{10}, {200}, {300}}]] },
         { "grouped_column_sum", code = [[
@@ -227,7 +227,8 @@ mx.tile(mx.tensor { 1, 2 }, { 2, 2 }) --> {{1, 2, 1, 2}, {1, 2, 1, 2}}]] },
 mx.expand(mx.tensor { { 1 }, { 2 } }, { -1, 3 }) --> {{1, 1, 1}, {2, 2, 2}}]] },
         { "reduce_to", torch = "sum_to_size", code = [[mx.reduce_to(mx.ones(4, 2), { shape = { 2 } }) --> {4, 4}]] },
         { "pad", torch = "F.pad, nn.ConstantPad1d, nn.ZeroPad2d, nn.ReflectionPad1d, nn.ReflectionPad2d, "
-            .. "nn.ReplicationPad1d, nn.ReplicationPad2d, nn.CircularPad1d, nn.CircularPad2d", code = [[
+            .. "nn.ReplicationPad1d, nn.ReplicationPad2d, nn.CircularPad1d, nn.CircularPad2d, nn.ReflectionPad3d, "
+            .. "nn.ReplicationPad3d, nn.CircularPad3d", code = [[
 mx.pad(mx.tensor { 1, 2 }, { before = { 1 }, after = { 2 } }) --> {0, 1, 2, 0, 0}
 mx.pad(mx.tensor { 1, 2, 3 }, { before = { 2 }, mode = "reflect" }) --> {3, 2, 1, 2, 3}
 mx.pad(mx.ones(1, 2), { 1, 0 }) --> {{0, 1, 1}}
@@ -373,7 +374,7 @@ mx.embedding_acc(mx.zeros(2, 1), mx.tensor({ 1, 1 }, "i32"), mx.ones(2, 1)) --> 
         { "adamw", code = [[
 local w, m, v = mx.ones(1), mx.zeros(1), mx.zeros(1)
 mx.adamw(w, mx.ones(1), m, v, { lr = 0.5, step = 1 }) --> {0.5}]] },
-        { "quantize", torch = "quantize_per_tensor, quantize_per_channel", code = [[
+        { "quantize", torch = "quantize_per_tensor, quantize_per_channel, quantize_per_tensor_dynamic", code = [[
 local codes, scale = mx.quantize(mx.tensor { { 1, -255 } }, { dtype = "i8" })
 codes --> {{0, -128}}
 scale --> {{2}}]] },
@@ -381,7 +382,7 @@ scale --> {{2}}]] },
 local x, scale_x = mx.quantize(mx.tensor { { 1, -2 } }, { dtype = "e4m3" })
 local w, scale_w = mx.quantize(mx.tensor { { 4 }, { 1 } }, { dtype = "e4m3", by = "column" })
 mx.scaled_matmul(x, w, scale_x, scale_w) --> {{2}}]] },
-        { "scaled_grouped_matmul", torch = "_scaled_grouped_mm", code = [[
+        { "scaled_grouped_matmul", torch = "F.scaled_grouped_mm, _scaled_grouped_mm", code = [[
 local x, scale_x = mx.quantize(mx.tensor { { 2 }, { 2 } }, { dtype = "e4m3" })
 local w, scale_w = mx.quantize(mx.tensor { { { 1 } }, { { 8 } } }, { dtype = "e4m3", by = "column" }) -- two groups
 mx.scaled_grouped_matmul(x, w, scale_x, scale_w, mx.tensor({ 1, 1 }, "i32")) --> {{2}, {16}}]] },

@@ -168,7 +168,7 @@ mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
         { "axes_rank(axes, coordinates)", "The rank at these coordinates.",
             code = "mx.axes_rank({ { name = 'data', ici = 2, dcn = 1 } }, { data = 1 }) --> 1" },
         { "threads(n)", "The number of threads; sets it first if n is given.",
-            torch = "set_num_threads, get_num_threads",
+            torch = "set_num_threads, get_num_threads, set_num_interop_threads, get_num_interop_threads",
             code = "mx.threads() >= 1 --> true" },
         { "isa(name)", "The instruction set in use; sets it first if a name is given.",
             code = "mx.isa() ~= nil --> true" },
@@ -380,6 +380,9 @@ mx.scatter_add(mx.zeros(4), y * 2 + guess, mx.ones(2), { dim = 1 }):view(2, 2) -
             torch = "autocast, amp.autocast, cuda.amp, GradScaler", code = [[
 local x, w = mx.ones({ 2, 4 }, "bf16"), mx.ones(4, 2)
 mx.matmul(x, w):dtype() --> bf16]] },
+        { "denormals", "All threads take numbers nearer to 0 than the least normal one (1.18e-38 in f32) for 0, as "
+            .. "arithmetic with them is up to a hundred times slower.", torch = "set_flush_denormal", code = [[
+(mx.tensor { 1e-30 } * 1e-10):item() --> 0]] },
         { "device", "There is one device for each rank. A simulated pod is chosen by hardware= on the command line.",
             torch = "device, cuda.is_available, cuda.device_count", code = "mx.is_simulated() --> false" },
         { "init_process_group", "mpirun -n 2 build/mxlua script.lua starts the ranks. No call is needed.",

@@ -84,6 +84,28 @@ function TestMtp.test_packed_documents()
     lu.assertEquals(found:item(), 0.0)
 end
 
+-- The passes of a step have 5 and 3 targets, and 4 + 3 and 2 + 1 further ones: the loss is the mean over all of each.
+function TestMtp.test_passes_with_different_numbers_of_targets()
+    local model = new_model()
+    local step <close> = mx.step()
+    local text = { 7, 3, 9, 4, 1, 8, 5, 2, 6 }
+    local batches = {
+        batch_of(text, nil, { 1, 1, 1, 1, 1, 0, 0, 0 }), batch_of(text, nil, { 1, 1, 1, 0, 0, 0, 0, 0 }),
+    }
+    local first, further_first = model:losses(batches[1])
+    local second, further_second = model:losses(batches[2])
+    local expected = (5 * first:item() + 3 * second:item()) / 8
+        + (7 * further_first:item() + 3 * further_second:item()) / 10
+    local at = 0
+    local data = { next = function()
+        at = at + 1
+        return batches[at]
+    end }
+    lu.assertAlmostEquals(mx.train.gradients(model, data, 2), expected, 1e-5)
+    local _, alone = model:losses(batches[1]) -- outside of such a step
+    lu.assertAlmostEquals(alone:item(), further_first:item(), 1e-6)
+end
+
 -- Evaluation and generation do not know the modules: without them, the loss is the same.
 function TestMtp.test_only_training_has_it()
     local batch = batch_of { 7, 3, 9, 4, 1, 8 }

@@ -50,12 +50,6 @@ function mtp.new(model)
     return setmetatable({ model = model, sum = mx.zeros({ 1 }):keep(), passes = 0, accepted = 0, offered = 0 }, Mtp)
 end
 
---- A step begins: forgets the losses of the one before.
-function Mtp:start()
-    mx.fill(self.sum, { value = 0 })
-    self.passes = 0
-end
-
 --- The modules' loss in the step, times its weight, as it is added to the loss; nil on a simulated pod. Collective.
 ---@return number?
 function Mtp:figure()
@@ -131,8 +125,36 @@ local function module(model, k, x, tokens, run)
     return model:layer(i, mx.name(x, "decoder_layer_input"), run)
 end
 
+-- The mean number of all modules' targets in one of the batches, for a mean over ranks: (1) f32. Collective.
+local function mean_targets(self, batches)
+    local parallel, count, differ = self.model.parallel, mx.zeros { 1 }, false
+    for _, batch in ipairs(batches) do
+        for k = 1, self.model.shape.mtp.layers do
+            count = count + batch_of(parallel, batch, k).mask:to("f32"):sum():view(1)
+        end
+        differ = differ or batch.mask or batch.segments or #parallel.context > 0 -- the numbers of ranks' targets
+    end
+    if parallel.parts > 1 and differ then
+        count = parallel:sum_over_tokens(count) / parallel.parts
+    end
+    return mx.maximum(count / #batches, 1e-8)
+end
+
+--- A step begins: forgets the losses of the one before. The mean over its passes becomes one over the targets of all
+--- its batches, which may have different numbers of them. Collective.
+---@param batches table[] of Decoder:loss
+function Mtp:start(batches)
+    mx.fill(self.sum, { value = 0 })
+    self.passes = 0
+    local mean = mean_targets(self, batches)
+    for _, batch in ipairs(batches) do
+        batch.mean_further_targets = mean -- Mtp:loss takes it
+    end
+end
+
 --- The loss of the modules times its weight, and what their layers add: (f32, one element). It is the mean over the
---- targets of all modules and ranks, for a mean over ranks. Collective.
+--- targets of all modules and ranks, for a mean over ranks; after Mtp:start, over those of all passes, for a mean over
+--- these, too. Collective.
 ---@param x any (B, S, E) of the last layer
 ---@param batch table of Decoder:loss
 ---@param run table of Decoder:hidden
@@ -140,7 +162,6 @@ end
 function Mtp:loss(x, batch, run)
     local model = self.model
     local shape, parallel, sum, extra = model.shape, model.parallel, nil, nil
-    local count = mx.zeros { 1 }
     for k = 1, shape.mtp.layers do
         local part = batch_of(parallel, batch, k)
         model:prefetch(shape.layers + k - 1, shape.layers + k, run)
@@ -149,15 +170,12 @@ function Mtp:loss(x, batch, run)
         end, x)
         x, extra = y, extra and added and extra + added or extra or added
         local mean = model:cross_entropy(model:normalize(PREFIX:format(k) .. "final_norm", x), part, true)
-        local targets = part.mask:to("f32"):sum():view(1)
-        count = count + targets
-        sum = sum and sum + mean * targets or mean * targets
+        local own = mean * part.mask:to("f32"):sum():view(1)
+        sum = sum and sum + own or own
     end
-    local differ = batch.mask or batch.segments or #parallel.context > 0 -- the numbers of ranks' targets
-    if parallel.parts > 1 and differ then
-        count = parallel:sum_over_tokens(count) / parallel.parts
-    end
-    local loss = sum / mx.maximum(count, 1e-8) * shape.mtp.weight
+    local targets = batch.mean_further_targets or mean_targets(self, { batch })
+    batch.mean_further_targets = nil
+    local loss = sum / targets * shape.mtp.weight
     self.passes = self.passes + 1
     self.sum:add_(loss:detach():view(1))
     return extra and loss + extra or loss

@@ -250,12 +250,12 @@ end
 ---@param params table<string, any>
 function stages:share_copies(params)
     for name, t in util.sorted_pairs(self.stages and params or {}) do
-        local list, own = self:holders(name), self.stages.index
-        if #list > 1 and not self.entries[name].frozen then
+        local list, own, grad = self:holders(name), self.stages.index, t:grad()
+        if #list > 1 and grad then -- none: the parameter is frozen, or nothing reads it, such as relative_bias
             if self.stages.outside then
-                add_all(self, name, t:grad())
+                add_all(self, name, grad)
             else
-                add_other(own, t:grad(), list[1] == own and list[2] or list[1])
+                add_other(own, grad, list[1] == own and list[2] or list[1])
             end
         end
     end

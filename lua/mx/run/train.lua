@@ -174,9 +174,6 @@ function train.gradients(model, data, passes, observe)
     if model.routing then
         model.routing:start()
     end
-    if model.mtp then
-        model.mtp:start()
-    end
     if model.qk_clip then
         model.qk_clip:start()
     end
@@ -188,6 +185,9 @@ function train.gradients(model, data, passes, observe)
     end
     if stages then
         batches = mx.pipeline.driver.split(batches, stages.microbatches)
+    end
+    if model.mtp then
+        model.mtp:start(batches)
     end
     local weights = weights_of(batches)
     if not weights then

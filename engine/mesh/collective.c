@@ -268,8 +268,10 @@ static mx_status all_to_all_host(mx_call *call)
     const mx_collective_attr *a = mx_collective_attrs(call);
     mx_transfer t = mx_collective_transfer(call, MX_ALL_TO_ALL);
     int n = mx_collective_size(call);
-    t.in_block = mx_block_split(t.in, (int)a->split, n);
-    t.out_block = t.what.in_place ? t.in_block : mx_block_split(t.out, (int)a->concat, n);
+    t.split = (int)a->split;
+    t.concat = t.what.in_place ? t.split : (int)a->concat;
+    t.in_block = mx_block_split(t.in, t.split, n);
+    t.out_block = t.what.in_place ? t.in_block : mx_block_split(t.out, t.concat, n);
     t.count = mx_count(t.in) / n;
     return mx_comm_run(&t, a->async);
 }

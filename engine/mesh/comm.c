@@ -98,6 +98,7 @@ static const mx_tensor *alike(const mx_transfer *t)
     switch (t->what.kind) {
     case MX_ALL_REDUCE:
     case MX_REDUCE_SCATTER:
+    case MX_ALL_TO_ALL:
     case MX_PERMUTE:
     case MX_BROADCAST:
         return t->in;
@@ -110,18 +111,20 @@ static const mx_tensor *alike(const mx_transfer *t)
     }
 }
 
-/* FNV-1a of the sizes. */
-static uint64_t hash_shape(uint64_t hash, const mx_shape *shape)
+/* FNV-1a of the sizes, and of the dimensions of parts. */
+static uint64_t hash_parts(uint64_t hash, const mx_transfer *t)
 {
+    const mx_shape *shape = &alike(t)->shape;
     hash = (hash ^ (uint64_t)shape->n_dims) * 1099511628211u;
     for (int d = 0; d < shape->n_dims; d++)
         hash = (hash ^ (uint64_t)shape->size[d]) * 1099511628211u;
-    return hash;
+    hash = (hash ^ (uint64_t)t->split) * 1099511628211u;
+    return (hash ^ (uint64_t)t->concat) * 1099511628211u;
 }
 
 static void describe(mx_batch *b, const mx_transfer *t)
 {
-    b->tag = (mx_tag){.what = t->what, .shapes = 14695981039346656037u};
+    b->tag = (mx_tag){.what = t->what, .split = t->split, .concat = t->concat, .shapes = 14695981039346656037u};
     if (alike(t))
         b->tag.shape = alike(t)->shape;
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
@@ -166,7 +169,7 @@ static mx_status add_tensor(mx_batch *b, const mx_transfer *t)
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
     if (alike(t))
-        b->tag.shapes = hash_shape(b->tag.shapes, &alike(t)->shape);
+        b->tag.shapes = hash_parts(b->tag.shapes, t);
     b->x.out.past_caches |= t->out && !t->what.in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->what.wire);
     b->bytes_sent += t->bytes_sent;

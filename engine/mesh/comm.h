@@ -33,6 +33,7 @@ typedef struct mx_transfer {
     mx_tensor *in, *out; /* the same tensor, or aliases of it, in place; a message has only one of them */
     int peer, distance;  /* MX_POINT: the world rank of the other end, and how far it is along the axes */
     mx_block in_block, out_block;
+    int split, concat; /* dimensions, from 0, of the parts of in and out, for comparison between ranks; 0 if whole */
     mx_rows *rows;     /* MX_ALL_TO_ALL_ROWS, on a device with values; the caller keeps its reference */
     int64_t count;     /* elements of one part; of rows, those of one */
     double bytes_sent; /* by this rank, for the statistics */

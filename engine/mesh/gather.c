@@ -118,7 +118,8 @@ static mx_status run_gather(mx_call *call, bool async)
 {
     mx_transfer t = mx_collective_transfer(call, MX_ALL_GATHER);
     const mx_collective_attr *a = mx_collective_attrs(call);
-    t.out_block = mx_block_split(t.out, (int)a->dim, mx_collective_size(call));
+    t.concat = (int)a->dim;
+    t.out_block = mx_block_split(t.out, t.concat, mx_collective_size(call));
     t.in_block = t.what.in_place ? t.out_block : mx_block_alone(t.in, &t.out_block, mx_mesh_index(a->axis));
     t.count = t.out_block.rows * t.out_block.row;
     return mx_comm_run(&t, async);
@@ -309,7 +310,8 @@ static mx_status reduce_scatter_host(mx_call *call)
 {
     mx_transfer t = mx_collective_transfer(call, MX_REDUCE_SCATTER);
     const mx_collective_attr *a = mx_collective_attrs(call);
-    t.in_block = mx_block_split(t.in, (int)a->dim, mx_collective_size(call));
+    t.split = (int)a->dim;
+    t.in_block = mx_block_split(t.in, t.split, mx_collective_size(call));
     t.out_block = t.what.in_place ? t.in_block : mx_block_alone(t.out, &t.in_block, mx_mesh_index(a->axis));
     t.count = t.in_block.rows * t.in_block.row;
     return mx_comm_run(&t, a->async);

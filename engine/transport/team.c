@@ -190,6 +190,10 @@ static void print_details(const mx_tag *tag, char *text, size_t bytes)
     if (what->kind == MX_ALL_REDUCE || what->kind == MX_REDUCE_SCATTER)
         n += snprintf(text + n, bytes - (size_t)n, ", %s",
                       what->fold == MX_FOLD_MAX ? "max" : (what->scale == 1 ? "sum" : "mean"));
+    if (what->kind == MX_ALL_GATHER || what->kind == MX_REDUCE_SCATTER)
+        n += snprintf(text + n, bytes - (size_t)n, ", dim %d", 1 + tag->split + tag->concat); /* one of them is 0 */
+    if (what->kind == MX_ALL_TO_ALL)
+        n += snprintf(text + n, bytes - (size_t)n, ", split %d, concat %d", 1 + tag->split, 1 + tag->concat);
     if (what->kind == MX_BROADCAST)
         n += snprintf(text + n, bytes - (size_t)n, ", root %d", what->root);
     if (what->kind == MX_PERMUTE)

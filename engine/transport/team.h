@@ -26,8 +26,9 @@ enum { MX_SLOT_BYTES = 128 << 10, MX_SLOTS = 2, MX_CHANNELS = 2, MX_NOTE_BYTES =
 typedef struct mx_tag {
     mx_collective what;
     int64_t count;
-    mx_shape shape;  /* that all members give the first tensor; a scalar's where they may differ */
-    uint64_t shapes; /* a hash of these shapes of all tensors */
+    mx_shape shape;    /* that all members give the first tensor; a scalar's where they may differ */
+    int split, concat; /* dimensions, from 0, of the parts of the first tensor and of its result; 0 if whole */
+    uint64_t shapes;   /* a hash of these of all tensors */
     char site[112];
     char text[112];
 } mx_tag;

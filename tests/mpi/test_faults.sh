@@ -149,7 +149,11 @@ on 2 3 "mx.all_reduce(mx.ones({3}, rank == 0 and 'bf16' or 'f32'))"
 has "rank 0 does all_reduce of 3 bf16 over all ranks at fault.lua:3"
 has "rank 1 does all_reduce of 3 f32 over all ranks at fault.lua:3"
 for differ in 'all_reduce(mx.ones(table.unpack(rank == 0 and {2, 3} or {3, 2})))@shape (2, 3), sum@shape (3, 2), sum' \
-    'all_gather(mx.ones{2, 2}, {dim = 1 + rank})@shape (4, 2)@shape (2, 4)' \
+    'all_gather(mx.ones{2, 2}, {dim = 1 + rank})@shape (4, 2), dim 1@shape (2, 4), dim 2' \
+    'reduce_scatter(mx.ones{2, 2}, {dim = 1 + rank})@shape (2, 2), sum, dim 1@shape (2, 2), sum, dim 2' \
+    'all_to_all(mx.ones{2, 2}, {split = 1 + rank, concat = 2})@shape (2, 2), split 1, concat 2@split 2, concat 2' \
+    'all_to_all(mx.ones{2 + 2 * rank, 4 - 2 * rank}, {split = 1, concat = 2})@shape (2, 4)@shape (4, 2)' \
+    'all_to_all_(mx.ones{2, 2}, {dim = 1 + rank})@split 1, concat 1@split 2, concat 2' \
     'all_reduce(mx.ones{2}, {op = rank == 0 and "max" or "mean"})@shape (2), max@shape (2), mean' \
     'broadcast(mx.ones{2}, {root = rank})@root 0@root 1'; do
     on 2 3 "mx.${differ%%@*}"

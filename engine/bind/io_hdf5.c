@@ -150,8 +150,8 @@ static int h5_open(lua_State *L)
     return 1;
 }
 
-/* Pushes {name =, dtype =, shape = {...}, bytes =, checked =}; shape and bytes are nil if a tensor cannot hold the
- * dataset.
+/* Pushes {name =, dtype = in the file, shape = {...}, bytes = in memory, checked =}; shape and bytes are nil if a
+ * tensor cannot hold the dataset.
  */
 static void push_entry(lua_State *L, const mx_h5_entry *entry)
 {

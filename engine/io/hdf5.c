@@ -133,12 +133,44 @@ static int our_dtype(hid_t type, H5T_class_t class)
     return -1;
 }
 
-void mx_h5_describe_type(hid_t type, char text[16], int *dtype)
+/* The dtype that holds all numbers of a type that tensors do not have; -1: there is none. Of unsigned integers of 64
+ * bits i64 holds those below 2^63. h5py writes booleans as an enumeration of i8. */
+static int holding_dtype(hid_t type, H5T_class_t class)
+{
+    size_t bits = H5Tget_precision(type), sign, exponent, exponent_bits, mantissa, mantissa_bits;
+    if (class == H5T_ENUM)
+        return bits == 8 && H5Tget_nmembers(type) == 2 && H5Tget_member_index(type, "FALSE") >= 0 &&
+                       H5Tget_member_index(type, "TRUE") >= 0
+                   ? MX_U8
+                   : -1;
+    if (class == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_NONE)
+        return bits <= 8 ? MX_U8 : bits < 32 ? MX_I32 : bits <= 64 ? MX_I64 : -1;
+    if (class == H5T_INTEGER)
+        return bits <= 8 ? MX_I8 : bits <= 32 ? MX_I32 : bits <= 64 ? MX_I64 : -1;
+    if (class != H5T_FLOAT || H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0)
+        return -1;
+    static const mx_dtype floats[] = {MX_F32, MX_F64};
+    for (int i = 0; i < 2; i++) {
+        const mx_dtype_traits *t = &mx_dtypes[floats[i]];
+        if (mantissa_bits <= (size_t)t->mantissa_bits && exponent_bits <= (size_t)t->exponent_bits &&
+            H5Tget_ebias(type) <= (size_t)t->exponent_bias)
+            return (int)floats[i];
+    }
+    return -1;
+}
+
+void mx_h5_describe_type(hid_t type, char text[16], int *dtype, bool *converted)
 {
     H5T_class_t class = H5Tget_class(type);
     *dtype = our_dtype(type, class);
-    if (*dtype >= 0)
+    *converted = *dtype < 0;
+    if (*dtype >= 0) {
         snprintf(text, 16, "%s", mx_dtype_name((mx_dtype)*dtype));
+        return;
+    }
+    *dtype = holding_dtype(type, class);
+    if (class == H5T_ENUM && *dtype >= 0)
+        snprintf(text, 16, "bool");
     else if (class == H5T_INTEGER || class == H5T_FLOAT)
         snprintf(text, 16, "%c%u%s",
                  class == H5T_FLOAT                  ? 'f'

@@ -90,9 +90,9 @@ static mx_status add_dataset(mx_h5 *file, const char *name)
         status = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", name);
         free(entry.name);
     } else {
-        mx_h5_describe_type(type, entry.type, &entry.dtype);
+        mx_h5_describe_type(type, entry.type, &entry.dtype, &entry.converted);
         entry.shape = shape_of(space);
-        entry.checked = H5Aexists(set, MX_H5_SUMS) > 0;
+        entry.checked = !entry.converted && H5Aexists(set, MX_H5_SUMS) > 0;
         file->entries[file->count++] = entry;
     }
     H5Sclose(space);
@@ -366,7 +366,34 @@ static mx_status open_dataset(const mx_h5 *file, const mx_h5_entry *entry, datas
     return status;
 }
 
-/* Reads rows [first, first + rows) into `to` without conversion, because memory and file have the same type. */
+/* HDF5 would clip a number that the tensor's dtype does not hold. */
+static H5T_conv_ret_t refuse_number(H5T_conv_except_t what, hid_t from, hid_t to, void *number, void *result,
+                                    void *refused)
+{
+    (void)from, (void)to, (void)number, (void)result;
+    if (what != H5T_CONV_EXCEPT_RANGE_HI && what != H5T_CONV_EXCEPT_RANGE_LOW)
+        return H5T_CONV_UNHANDLED;
+    *(bool *)refused = true;
+    return H5T_CONV_ABORT;
+}
+
+/* Reads the selected rows of a dataset whose type is not that of the tensor. */
+static mx_status read_converted(const dataset *d, hid_t memory_space, hid_t file_space, void *to)
+{
+    bool refused = false;
+    hid_t how = H5Pcreate(H5P_DATASET_XFER), type = mx_h5_new_type((mx_dtype)d->entry->dtype);
+    herr_t result = H5Pset_type_conv_cb(how, refuse_number, &refused);
+    if (result >= 0)
+        result = H5Dread(d->id, type, memory_space, file_space, how, to);
+    H5Tclose(type);
+    H5Pclose(how);
+    if (refused)
+        return mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' is %s and holds a number that %s cannot hold",
+                       d->file->path, d->entry->name, d->entry->type, mx_dtype_name((mx_dtype)d->entry->dtype));
+    return result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
+}
+
+/* Reads rows [first, first + rows) into `to`. */
 static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *to)
 {
     const mx_shape *shape = &d->entry->shape;
@@ -381,7 +408,9 @@ static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *
         result = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, start, NULL, count, NULL);
         memory_space = H5Screate_simple(shape->n_dims, count, NULL);
     }
-    if (result >= 0)
+    if (result >= 0 && d->entry->converted)
+        status = read_converted(d, memory_space, file_space, to);
+    else if (result >= 0)
         result = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, to);
     if (result < 0)
         status = mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name);
@@ -438,10 +467,8 @@ static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char
 static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t *rows, mx_shape *out)
 {
     if (entry->dtype < 0) {
-        char names[MX_DTYPE_LIST_BYTES];
-        mx_dtype_list(NULL, names);
-        return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s; a tensor is %s: convert the file", file->path,
-                       entry->name, entry->type, names);
+        return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s, which no dtype of tensors holds: convert the file",
+                       file->path, entry->name, entry->type);
     }
     int64_t there = entry->shape.n_dims ? entry->shape.size[0] : 1;
     if (*rows < 0 && first <= there)
@@ -488,8 +515,8 @@ mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t 
     MX_TRY(shape_of_rows(file, entry, first, &rows, &shape));
     if (to->dtype != (mx_dtype)entry->dtype || !mx_shape_equal(&to->shape, &shape))
         return mx_fail(to->dtype != (mx_dtype)entry->dtype ? MX_ERR_DTYPE : MX_ERR_SHAPE,
-                       "'%s': dataset '%.200s' is %s %s; the tensor to fill is %s", file->path, name, entry->type,
-                       mx_shape_text(&shape), mx_tensor_text(to));
+                       "'%s': dataset '%.200s' is read as %s %s; the tensor to fill is %s", file->path, name,
+                       mx_dtype_name((mx_dtype)entry->dtype), mx_shape_text(&shape), mx_tensor_text(to));
     return read_entry(file, entry, first, rows, to);
 }
 

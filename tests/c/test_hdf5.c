@@ -447,90 +447,6 @@ static void test_other_files(void)
     unlink(path);
 }
 
-/* ---- files that other tools make, well or with ill intent ---- */
-
-static void make_set(hid_t file, const char *name, hid_t type, int n_dims, const hsize_t *size, hid_t create,
-                     const void *data)
-{
-    hid_t space = n_dims < 0 ? H5Screate(H5S_NULL) : H5Screate_simple(n_dims, size, NULL);
-    hid_t set = H5Dcreate2(file, name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
-    CHECK(set >= 0, "cannot make %s", name);
-    if (data)
-        H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
-    H5Dclose(set);
-    H5Sclose(space);
-}
-
-static void make_foreign_file(const char *path)
-{
-    static const double doubles[2] = {1, 2};
-    static const int32_t ints[6] = {1, 2, 3, 4, 5, 6};
-    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT); /* in the oldest format */
-    hid_t chunked = H5Pcreate(H5P_DATASET_CREATE), external = H5Pcreate(H5P_DATASET_CREATE), text = H5Tcopy(H5T_C_S1);
-    H5Tset_size(text, H5T_VARIABLE);
-    H5Pset_chunk(chunked, 2, (hsize_t[]){2, 2});
-    H5Pset_deflate(chunked, 9);
-    H5Pset_external(external, "/etc/hostname", 0, 8);
-    make_set(file, "u64", H5T_STD_U64LE, 1, (hsize_t[]){2}, H5P_DEFAULT, doubles);
-    make_set(file, "chunked", H5T_STD_I32LE, 2, (hsize_t[]){2, 3}, chunked, ints);
-    make_set(file, "big endian", H5T_STD_I32BE, 1, (hsize_t[]){2}, H5P_DEFAULT, doubles);
-    make_set(file, "nothing", H5T_IEEE_F32LE, -1, NULL, H5P_DEFAULT, NULL);
-    make_set(file, "eight", H5T_STD_U8LE, 8, (hsize_t[]){1, 1, 1, 1, 1, 1, 1, 1}, H5P_DEFAULT, NULL);
-    make_set(file, "huge", H5T_IEEE_F32LE, 2, (hsize_t[]){1u << 20, 1u << 20}, H5P_DEFAULT, NULL);
-    make_set(file, "huge chunks", H5T_IEEE_F32LE, 2, (hsize_t[]){1u << 20, 1u << 20}, chunked, NULL);
-    make_set(file, "overflow", H5T_IEEE_F32LE, 2, (hsize_t[]){1ull << 40, 1ull << 40}, chunked, NULL);
-    make_set(file, "external", H5T_STD_U8LE, 1, (hsize_t[]){8}, external, NULL);
-    make_set(file, "strings", text, 1, (hsize_t[]){1}, H5P_DEFAULT, NULL);
-    H5Lcreate_soft("/absent", file, "dangling", H5P_DEFAULT, H5P_DEFAULT);
-    H5Lcreate_external("/etc/passwd", "/x", file, "outside", H5P_DEFAULT, H5P_DEFAULT);
-    H5Lcreate_hard(file, "/", file, "loop", H5P_DEFAULT, H5P_DEFAULT);
-    hid_t scalar = H5Screate(H5S_SCALAR), attribute = H5Acreate2(file, "note", text, scalar, H5P_DEFAULT, H5P_DEFAULT);
-    H5Awrite(attribute, text, &(const char *){"of variable length"});
-    H5Aclose(attribute);
-    H5Sclose(scalar);
-    H5Tclose(text);
-    H5Pclose(chunked);
-    H5Pclose(external);
-    H5Fclose(file);
-}
-
-static void expect_refused(mx_h5 *file, const char *name, mx_status status, const char *part)
-{
-    mx_tensor *t = NULL;
-    int64_t before = mx_pool_get_stats().peak_bytes;
-    CHECK(mx_h5_read(file, name, 0, -1, &t) == status && !t, "%s: %s", name, mx_message());
-    CHECK(strstr(mx_message(), part) && !strchr(mx_message(), '\n'), "%s: %s", name, mx_message());
-    CHECK(mx_pool_get_stats().peak_bytes == before, "%s: memory was allocated", name);
-}
-
-static void test_foreign_files(void)
-{
-    const char *path = temporary_path("foreign.h5");
-    mx_h5 *file;
-    mx_tensor *t;
-    make_foreign_file(path);
-    CHECK(mx_h5_open(path, &file) == MX_OK, "%s", mx_message());
-    CHECK(mx_h5_count(file) == 10, "%lld datasets", (long long)mx_h5_count(file));
-    const mx_value *note = mx_value_get(mx_h5_attributes(file), "note");
-    CHECK(note && note->kind == MX_STRING && strcmp(note->text, "of variable length") == 0,
-          "a string of variable length");
-    CHECK(mx_h5_read(file, "chunked", 0, -1, &t) == MX_OK && ((int32_t *)mx_data(t))[5] == 6, "%s", mx_message());
-    mx_release(t);
-    CHECK(mx_h5_read(file, "chunked", 1, 1, &t) == MX_OK && ((int32_t *)mx_data(t))[2] == 6, "%s", mx_message());
-    mx_release(t);
-    expect_refused(file, "u64", MX_ERR_DTYPE, "u64");
-    expect_refused(file, "big endian", MX_ERR_DTYPE, "i32-be");
-    expect_refused(file, "strings", MX_ERR_DTYPE, "string");
-    expect_refused(file, "nothing", MX_ERR_IO, "no shape");
-    expect_refused(file, "eight", MX_ERR_IO, "no shape");
-    expect_refused(file, "overflow", MX_ERR_IO, "no shape");
-    expect_refused(file, "huge", MX_ERR_IO, "no values");
-    expect_refused(file, "huge chunks", MX_ERR_IO, "no values");
-    expect_refused(file, "external", MX_ERR_IO, "another file");
-    mx_h5_close(file);
-    unlink(path);
-}
-
 int main(void)
 {
     temporary_make();
@@ -546,7 +462,6 @@ int main(void)
     test_bit_flips();
     test_values_are_guarded();
     test_other_files();
-    test_foreign_files();
     temporary_remove();
     return check_done();
 }

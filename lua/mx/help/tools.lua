@@ -31,6 +31,61 @@ mx.load_csv("/tmp/x.csv") --> {{1, 2}}, {a, b}]] },
             code = "#mx.to_bytes(mx.ones(2)) --> 8" },
         { "read_file(path)", "The text that rank 0 reads there, on every rank; nil if there is none.",
             code = "mx.read_file('/tmp/missing') == nil --> true" },
+        { "io.h5_write(path, tensors, attributes)", "Writes tensors by name, and texts and numbers as attributes, to "
+            .. "an HDF5 file that other programs read: the whole file or none. A / in a name makes groups.",
+            torch = "h5py.File.create_dataset", code = [[
+mx.io.h5_write("/tmp/x.h5", { ["run/loss"] = mx.tensor { 2, 1 } }, { note = "first" })]] },
+        { "io.h5_read(path, name, options)", "Reads a tensor of any HDF5 file, or all of them by name and the "
+            .. "attributes if there is no name. Options: first (1) and rows, of the first dimension. Types that "
+            .. "tensors do not have are read as one that holds all of their numbers: f16 as f32, u16 as i32, u32 and "
+            .. "u64 as i64 (refused above 2^63 - 1), booleans as u8. mx.io.h5_write writes one.",
+            torch = "h5py, h5py.File, h5py.Dataset, pandas.read_hdf", code = [[
+mx.io.h5_write("/tmp/x.h5", { loss = mx.tensor { 3, 2, 1 } })
+mx.io.h5_read("/tmp/x.h5", "loss", { first = 2, rows = 1 }) --> {2}]] },
+        { "io.h5_open(path)", "An open HDF5 file: file:read(name, options) as mx.io.h5_read, "
+            .. "file:read_into(name, t, options), file:info() and file:attributes().", code = [[
+mx.io.h5_write("/tmp/x.h5", { x = mx.arange(6):view(3, 2) })
+local file <close> = mx.io.h5_open("/tmp/x.h5")
+local function rows() -- one at a time: mx.data.dataset(rows) makes batches of them
+    return coroutine.wrap(function()
+        for i = 1, file:info()[1].shape[1] do coroutine.yield { x = file:read("x", { first = i, rows = 1 }) } end
+    end)
+end
+rows()().x --> {{0, 1}}]] },
+        { "io.h5_writer(path)", "An HDF5 file that is written piece by piece: writer:put(name, t), "
+            .. "writer:attributes(map), then writer:commit(), before which there is no file.", code = [[
+local writer <close> = mx.io.h5_writer("/tmp/x.h5")
+writer:put("x", mx.ones(2))
+writer:commit()
+mx.io.h5_read("/tmp/x.h5", "x") --> {1, 1}]] },
+        { "io.h5_info(path)", "What an HDF5 file contains: a list of { name =, dtype = in the file, shape =, "
+            .. "bytes = in memory }, and the attributes.", code = [[
+mx.io.h5_write("/tmp/x.h5", { x = mx.ones(2, 3) })
+mx.io.h5_info("/tmp/x.h5")[1].shape[2] --> 3]] },
+        { "io.json_decode(text)", "The value of a JSON text. null is mx.io.null.",
+            torch = "json.loads, json.load, json",
+            code = "mx.io.json_decode('{\"a\": [1, 2]}').a[2] --> 2" },
+        { "io.json_encode(value, options)", "JSON of tables, texts, numbers and booleans. { indent = } sets it out in "
+            .. "lines. mx.io.array(t) marks a table that is a list even if it is empty.",
+            torch = "json.dumps, json.dump",
+            code = "mx.io.json_encode { a = 1, b = mx.io.array {} } --> {\"a\":1,\"b\":[]}" },
+        { "io.yaml_load(text)", "The value of a YAML text.", torch = "yaml, yaml.safe_load",
+            code = "mx.io.yaml_load('lr: 0.1').lr --> 0.1" },
+        { "io.read_file(path)", "The text of a file, read by this rank; nil and a message if it cannot. mx.read_file "
+            .. "reads on one rank for all.", torch = "open().read", code = [[
+mx.io.write_file_atomic("/tmp/x.txt", "a text")
+mx.io.read_file("/tmp/x.txt") --> a text]] },
+        { "io.write_file_atomic(path, text)", "Writes the whole file, or leaves it as it was.", torch = "open().write",
+            code = "mx.io.write_file_atomic('/tmp/x.txt', 'a text')" },
+        { "io.append_line(path, text)", "Adds a line to the end of a file, which is made if it is missing.", code = [[
+mx.io.append_line("/tmp/x.txt", "step 2")
+#mx.io.read_file("/tmp/x.txt") >= 7 --> true]] },
+        { "io.exists(path)", "Whether there is a file or folder.", torch = "os.path.exists",
+            code = "mx.io.exists('/tmp/missing') --> false" },
+        { "io.list(path)", "The names in a folder, sorted.", torch = "os.listdir, glob",
+            code = "type(mx.io.list('/tmp')) --> table" },
+        { "io.mkdir_p(path)", "Makes a folder, and those above it.", torch = "os.makedirs",
+            code = "mx.io.mkdir_p('/tmp/mxlua-help/new')" },
         { "find_file(path)", "Where a file of the command line is found: below the current folder or the installation.",
             code = "local path = mx.find_file('configs/base.yml')" },
         { "read_line(prompt)", "The next line of the standard input, on every rank.", code = [[
@@ -310,7 +365,7 @@ tokenizer.vocab_size >= 256 --> true]] },
         { "tensorboard", "Event files.",
             torch = "utils.tensorboard.SummaryWriter, SummaryWriter, wandb.init, wandb.log, mlflow",
             code = "mx.tensorboard.open ~= nil --> true" },
-        { "io", "Low-level files: HDF5, JSON, YAML, folders.", torch = "json, yaml, h5py",
+        { "io", "Files: HDF5, JSON, YAML, texts, folders (see Files). What has no page here serves other modules.",
             code = "mx.io.json_decode('{\"a\": 1}').a --> 1" },
         { "util", "Sorted iteration, seeds, options, one-line errors.",
             code = "mx.util.thousands(12345) --> 12,345" },

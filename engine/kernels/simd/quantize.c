@@ -79,8 +79,9 @@ MX_INLINE void widen_run(int64_t n, const uint8_t *codes, mx_dtype dtype, halves
 {
     int mantissa = mx_dtypes[dtype].mantissa_bits, lift = 127 - mx_dtypes[dtype].exponent_bias;
     bool fnuz = dtype == MX_E4M3FNUZ || dtype == MX_E5M2FNUZ;
-    bytes code = load(codes, n), size = code & all_bytes(0x7f), carried = size + all_bytes(lift % 2 << mantissa);
-    bytes high = (bytes)((words)carried >> (1 + mantissa)) & all_bytes(0xff >> (1 + mantissa));
+    bytes code = load(codes, n), size = code & all_bytes(0x7f);
+    words carried = (words)size + (words)all_bytes(lift % 2 << mantissa); /* no byte exceeds 0xff */
+    bytes high = (bytes)(carried >> (1 + mantissa)) & all_bytes(0xff >> (1 + mantissa));
     bytes low = (bytes)((words)size << (7 - mantissa)) & all_bytes(0xff << (7 - mantissa));
     high += all_bytes(lift / 2);
     low ^= all_bytes(lift % 2 << 7);

@@ -229,6 +229,23 @@ function TestImport.test_config_as_older_versions_write_it()
     lu.assertEquals(config_read.read(values, "c").attention_type, "global")
 end
 
+-- Of these keys, null means none, and an absent key the library's default.
+function TestImport.test_config_with_null()
+    local values = {
+        model_type = "gemma2", hidden_size = 64, num_attention_heads = 8, num_hidden_layers = 2, vocab_size = 100,
+        intermediate_size = 96,
+    }
+    local function read()
+        local keys = config_read.read(values, "c")
+        return { keys.attn_logits_soft_cap, keys.final_logits_soft_cap, keys.base_num_kv_heads }
+    end
+    lu.assertEquals(read(), { 50.0, 30.0, 4 })
+    for _, key in ipairs { "attn_logit_softcapping", "final_logit_softcapping", "num_key_value_heads" } do
+        values[key] = mx.io.null
+    end
+    lu.assertEquals(read(), { 0.0, 0.0, 8 })
+end
+
 -- Which layers have experts, as config.json says it: all but the first ones, every n-th, or neither.
 function TestImport.test_places_of_experts()
     local function read(layers, more)
@@ -392,6 +409,9 @@ end
 local LATENT = "model_name=tiny decoder_block=deepseek base_num_kv_heads=4 q_lora_rank=12 kv_lora_rank=10 "
     .. "qk_nope_head_dim=8 qk_rope_head_dim=4 v_head_dim=6 normalization_layer_epsilon=1e-6"
 
+local GEMMA2 = "model_name=tiny decoder_block=gemma2 base_num_decoder_layers=1 sliding_window_size=9 "
+    .. "use_post_attn_norm=true use_post_ffw_norm=true logits_via_embedding=true normalize_embedding_logits=true"
+
 -- Models that were trained here: what they are exported as, and that it computes the same.
 function TestExport.test_models_of_ours()
     for words, family in pairs({
@@ -404,6 +424,7 @@ function TestExport.test_models_of_ours()
         ["model_name=tiny layer_types=[local,global] sliding_window_size=9"] = "ministral",
         ["model_name=tiny rope_type=yarn rope_interleave=false rope_attention_scaling=true"] = "llama",
         ["model_name=tiny decoder_block=gemma logits_via_embedding=true normalize_embedding_logits=true"] = "gemma",
+        [GEMMA2 .. " attn_logits_soft_cap=0.1 final_logits_soft_cap=0.2"] = "gemma2", [GEMMA2] = "gemma2",
         ["model_name=tiny decoder_block=olmo3 layer_types=[global] use_qk_norm=true"] = "olmo2",
         ["model_name=tiny num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=24"] = "mixtral",
         ["model_name=tiny num_experts=4 num_experts_per_tok=2 use_qk_norm=true base_num_decoder_layers=4 "
@@ -432,6 +453,19 @@ function TestExport.test_models_of_ours()
         end)
         remove_all()
     end
+end
+
+-- transformers makes the mask of local layers although no layer is local, and raises an error if there is no window.
+function TestExport.test_a_window_that_no_layer_has()
+    local words = { "layer_types=[global]" }
+    for word in GEMMA2:gsub("sliding_window_size=9", ""):gmatch("%S+") do
+        words[#words + 1] = word
+    end
+    mx.weights.save(mx.models.new(mx.config.load(words)), temporary("m"))
+    local values = mx.io.json_decode(mx.io.read_file(temporary("m/config.json")))
+    lu.assertEquals(values.layer_types, { "full_attention", "full_attention" })
+    lu.assertTrue(values.sliding_window > 0)
+    lu.assertEquals(mx.weights.config(temporary("m")).sliding_window_size, 0)
 end
 
 function TestExport.test_what_is_refused()

@@ -59,6 +59,11 @@ local function get(c, key, kind, standard)
     return kind == "integer" and math.tointeger(value) or value
 end
 
+-- The same, for a key whose null means `none` although it has a default.
+local function get_or_none(c, key, kind, standard, none)
+    return c.values[key] == mx.io.null and none or get(c, key, kind, standard)
+end
+
 local function activation(c, name)
     return ACTIVATIONS[name] or util.refuse("%s: there is no activation '%s' here; there are %s", c.path, name,
         table.concat(util.sorted_keys(ACTIVATIONS), ", "))
@@ -253,8 +258,8 @@ local function gemma_keys(c, family, keys)
         local scalar = get(c, "query_pre_attn_scalar", "number", 256) + 0.0
         keys.query_pre_attn_scalar = scalar ~= keys.head_dim and scalar or 0.0
         local caps = family == "gemma2"
-        keys.attn_logits_soft_cap = get(c, "attn_logit_softcapping", "number", caps and 50 or 0) + 0.0
-        keys.final_logits_soft_cap = get(c, "final_logit_softcapping", "number", caps and 30 or 0) + 0.0
+        keys.attn_logits_soft_cap = get_or_none(c, "attn_logit_softcapping", "number", caps and 50 or 0, 0) + 0.0
+        keys.final_logits_soft_cap = get_or_none(c, "final_logit_softcapping", "number", caps and 30 or 0, 0) + 0.0
     end
 end
 
@@ -324,7 +329,7 @@ local function from_llama(c, family)
     end
     keys.decoder_block = kind.block or keys.decoder_block
     keys.base_emb_dim, keys.base_num_query_heads = emb, heads
-    keys.base_num_kv_heads = get(c, "num_key_value_heads", "integer", kind.kv_heads or heads)
+    keys.base_num_kv_heads = get_or_none(c, "num_key_value_heads", "integer", kind.kv_heads or heads, heads)
     keys.head_dim = get(c, "head_dim", "integer", kind.head_dim or emb // math.max(heads, 1))
     keys.base_mlp_dim = get(c, "intermediate_size", "integer")
     local layers = get(c, "num_hidden_layers", "integer")

@@ -292,7 +292,9 @@ local function write_windows(values, shape, family)
         values.use_sliding_window = window > 0
         values.max_window_layers = window > 0 and 0 or shape.layers
     end
-    values.sliding_window = window > 0 and window or mx.io.null
+    -- In these families the library makes a mask of local layers although no layer is local.
+    local wants_one = family == "gemma2" or family == "gemma3_text" or family == "olmo3"
+    values.sliding_window = window > 0 and window or wants_one and 4096 or mx.io.null
     if family ~= "mistral" and family ~= "mixtral" then
         values.layer_types = mx.io.array(kinds)
     end

@@ -377,11 +377,11 @@ static H5T_conv_ret_t refuse_number(H5T_conv_except_t what, hid_t from, hid_t to
     return H5T_CONV_ABORT;
 }
 
-/* Reads the selected rows of a dataset whose type is not that of the tensor. */
-static mx_status read_converted(const dataset *d, hid_t memory_space, hid_t file_space, void *to)
+/* Reads what is selected as numbers of `dtype`. */
+static mx_status read_as(const dataset *d, mx_dtype dtype, hid_t memory_space, hid_t file_space, void *to)
 {
     bool refused = false;
-    hid_t how = H5Pcreate(H5P_DATASET_XFER), type = mx_h5_new_type((mx_dtype)d->entry->dtype);
+    hid_t how = H5Pcreate(H5P_DATASET_XFER), type = mx_h5_new_type(dtype);
     herr_t result = H5Pset_type_conv_cb(how, refuse_number, &refused);
     if (result >= 0)
         result = H5Dread(d->id, type, memory_space, file_space, how, to);
@@ -389,7 +389,7 @@ static mx_status read_converted(const dataset *d, hid_t memory_space, hid_t file
     H5Pclose(how);
     if (refused)
         return mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' is %s and holds a number that %s cannot hold",
-                       d->file->path, d->entry->name, d->entry->type, mx_dtype_name((mx_dtype)d->entry->dtype));
+                       d->file->path, d->entry->name, d->entry->type, mx_dtype_name(dtype));
     return result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
 }
 
@@ -409,7 +409,7 @@ static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *
         memory_space = H5Screate_simple(shape->n_dims, count, NULL);
     }
     if (result >= 0 && d->entry->converted)
-        status = read_converted(d, memory_space, file_space, to);
+        status = read_as(d, (mx_dtype)d->entry->dtype, memory_space, file_space, to);
     else if (result >= 0)
         result = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, to);
     if (result < 0)
@@ -549,48 +549,6 @@ mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows,
 
 /* ---- integers ---- */
 
-/* Reads values [first, first + count), converted by HDF5 to `type`. */
-static mx_status read_as(const dataset *d, hid_t type, int64_t first, int64_t count, void *to)
-{
-    hsize_t start = (hsize_t)first, length = (hsize_t)count;
-    hid_t memory = H5Screate_simple(1, &length, NULL);
-    herr_t result = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL);
-    if (result >= 0)
-        result = H5Dread(d->id, type, memory, d->space, H5P_DEFAULT, to);
-    mx_status status = result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
-    H5Sclose(memory);
-    return status;
-}
-
-static mx_status narrow(const dataset *d, const int64_t *wide, int64_t first, int64_t count, int32_t *to)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (wide[i] != (int32_t)wide[i])
-            return mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' holds %lld at position %lld, which is no i32",
-                           d->file->path, d->entry->name, (long long)wide[i], (long long)(first + i));
-        to[i] = (int32_t)wide[i];
-    }
-    return MX_OK;
-}
-
-/* Reads i64 values and narrows them: HDF5's own conversion would silently clip values outside i32. */
-static mx_status read_wide(const dataset *d, int64_t first, int64_t count, int32_t *to)
-{
-    enum { BATCH = 65536 };
-    int64_t *wide = malloc((size_t)(count < BATCH ? count : BATCH) * sizeof *wide);
-    if (!wide)
-        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", d->file->path);
-    mx_status status = MX_OK;
-    for (int64_t done = 0; done < count && status == MX_OK; done += BATCH) {
-        int64_t part = count - done < BATCH ? count - done : BATCH;
-        status = read_as(d, H5T_NATIVE_INT64, first + done, part, wide);
-        if (status == MX_OK)
-            status = narrow(d, wide, first + done, part, to + done);
-    }
-    free(wide);
-    return status;
-}
-
 /* Opens the dataset, unless it is still open from the last read. */
 static mx_status open_integers(mx_h5 *file, const mx_h5_entry *entry)
 {
@@ -620,6 +578,11 @@ mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int6
         return MX_OK;
     MX_TRY(open_integers(file, entry));
     const dataset *d = &file->integers;
-    bool fits = d->value_bytes < 4 || (d->value_bytes == 4 && H5Tget_sign(d->type) != H5T_SGN_NONE);
-    return fits ? read_as(d, H5T_NATIVE_INT32, first, count, to) : read_wide(d, first, count, to);
+    hsize_t start = (hsize_t)first, length = (hsize_t)count;
+    hid_t memory_space = H5Screate_simple(1, &length, NULL);
+    mx_status status = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL) < 0
+                           ? mx_h5_fail(file->path, "cannot read dataset '%.200s'", name)
+                           : read_as(d, MX_I32, memory_space, d->space, to);
+    H5Sclose(memory_space);
+    return status;
 }

@@ -146,6 +146,11 @@ static void test_numbers_of_other_types(void)
     mx_release(t);
     CHECK(mx_h5_read(read, "t", 0, -1, &t) == MX_ERR_VALUE && strstr(mx_message(), "u64 and holds a number that i64"),
           "%s", mx_message());
+    int32_t tokens[3];
+    CHECK(mx_h5_read_integers(read, "t", 0, 2, tokens) == MX_OK && tokens[0] == 0 && tokens[1] == 1, "%s",
+          mx_message());
+    CHECK(mx_h5_read_integers(read, "t", 1, 2, tokens) == MX_ERR_VALUE && strstr(mx_message(), "a number that i32"),
+          "%s", mx_message());
     mx_h5_close(read);
     unlink(path);
 }

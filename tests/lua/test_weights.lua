@@ -227,6 +227,10 @@ function TestImport.test_config_as_older_versions_write_it()
     lu.assertEquals(config_read.read(values, "c").sliding_window_size, 7)
     values.use_sliding_window = false
     lu.assertEquals(config_read.read(values, "c").attention_type, "global")
+    values.model_type, values.use_sliding_window, values.max_window_layers = "qwen3_moe", true, nil
+    lu.assertEquals(config_read.read(values, "c").attention_type, "local_sliding") -- as transformers 5.24.0
+    values.max_window_layers = 2 -- which it ignores, and 4.51 did not
+    says("max_window_layers = 2 with use_sliding_window", config_read.read, values, "c")
 end
 
 -- Of these keys, null means none, and an absent key the library's default.
@@ -475,6 +479,9 @@ function TestExport.test_what_is_refused()
     says("parallel_block = true", save, "model_name=tiny-parallel")
     says("final_logits_soft_cap", save, "model_name=tiny", "final_logits_soft_cap=30.0")
     says("RoPE of other frequencies", save, "model_name=tiny", "partial_rotary_factor=0.5")
+    -- all layers are local
+    says("RoPE of other frequencies", save, "model_name=tiny", "decoder_block=olmo3", "use_qk_norm=true",
+        "layer_types=[local]", "sliding_window_size=9", "rope_min_timescale=2.0", "base_num_decoder_layers=4")
     says("several kinds of RoPE", save, "model_name=tiny", "layer_types=[local,global]", "sliding_window_size=9",
         "local_rope_max_timescale=100")
     says("without logits_via_embedding", save, "model_name=tiny", "decoder_block=gemma")
@@ -485,8 +492,14 @@ function TestExport.test_what_is_refused()
         ["routed_scaling_factor=2.5"] = "routed_scaling_factor", ["mlp_activations=[relu]"] = "experts without a gate",
         ["first_num_dense_layers=1"] = "layers without experts among others",
         ["routed_score_func=softmax"] = "experts whose shares do not sum to 1",
+        ["use_qk_norm=true layer_types=[local,global] sliding_window_size=9"] = "experts together with windows in some",
+        ["layer_types=[local,global] sliding_window_size=9"] = "experts together with windows in some",
     }) do
-        says(reason, save, "model_name=tiny", "num_experts=4", "num_experts_per_tok=2", words)
+        local list = { "model_name=tiny", "num_experts=4", "num_experts_per_tok=2" }
+        for word in words:gmatch("%S+") do
+            list[#list + 1] = word
+        end
+        says(reason, save, table.unpack(list))
     end
     for words, reason in pairs({
         ["routed_score_func=softmax"] = "with experts, without shared_experts",

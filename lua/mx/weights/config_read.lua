@@ -174,7 +174,12 @@ local function reaches_of(c, family, layers)
     local standard = FAMILIES[family].reaches or blocks.KINDS[FAMILIES[family].block or "llama2"].layers or { "global" }
     local from = layers -- the number of global layers at the start
     if get(c, "use_sliding_window", "boolean", false) then
-        from = get(c, "max_window_layers", "integer", 28)
+        from = get(c, "max_window_layers", "integer", family == "qwen3_moe" and 0 or 28)
+        if family == "qwen3_moe" and from > 0 and #kinds == 0 then
+            util.refuse("%s: max_window_layers = %d with use_sliding_window: some versions of transformers give all "
+                .. "layers of qwen3_moe a window, others not the first %d: set 0 for all layers, or use_sliding_window "
+                .. "= false", c.path, from, from)
+        end
     end
     local every = get(c, "sliding_window_pattern", "integer", 0) -- which layers of Gemma 3 are global
     for i = 1, layers do

@@ -183,14 +183,16 @@ end
 function STYLES.moe(shape, block, attention)
     local family, reason = STYLES.llama(shape, block, attention)
     local dense, sparse = mlps_of(shape)
-    reason = reason or attention.qkv_bias and "attention_bias together with experts"
+    reason = reason or util.first_reason({
+        { attention.qkv_bias, "attention_bias together with experts" },
+        { #different(shape, window_of) > 1, "experts together with windows in some layers" },
+    })
     if reason or family == "qwen3" then
         return not reason and "qwen3_moe" or nil, reason
     end
     reason = util.first_reason({
         { #dense > 0, "layers without experts among others, without use_qk_norm" },
         { not sums_to_one(sparse[1].router), "experts whose shares do not sum to 1, without use_qk_norm" },
-        { family == "ministral", "experts together with windows in some layers, without use_qk_norm" },
     })
     return not reason and "mixtral" or nil, reason
 end
@@ -232,8 +234,12 @@ function config_write.family(shape)
     if not reason and not family then
         family, reason = STYLES[style_of(shape, block, block.attention)](shape, block, block.attention)
     end
-    local plain = not reason and block.attention.kind ~= "mla"
-    for _, rope in ipairs(not plain and {} or { rope_of(shape, TWO_ROPES[family] and false), rope_of(shape, true) }) do
+    local ropes = {} -- there may be none of far layers, or of local ones
+    if not reason and block.attention.kind ~= "mla" then
+        ropes[1] = rope_of(shape, TWO_ROPES[family] and false)
+        ropes[#ropes + 1] = rope_of(shape, true)
+    end
+    for _, rope in ipairs(ropes) do
         reason = rope and (not rope.theta or rope.dims or rope.interleaved or rope.shortest)
             and "RoPE of other frequencies, of a part of a head or of neighbours" or reason
     end

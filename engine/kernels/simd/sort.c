@@ -51,10 +51,28 @@ static int64_t beyond(const void *x, mx_dtype dtype, int64_t from, int64_t n, fl
  * `smallest`, the other way around. None is INT32_MIN. */
 MX_INLINE vi key_of(vf x, const bool smallest)
 {
-    vi bits = vf_bits(x), size = vi_and(bits, vi_set1(INT32_MAX)), key = vi_xor(bits, vi_shr(vi_sar(bits, 31), 1));
-    vf whole = vf_select(vi_gt(size, vi_set1(0)), vi_float(key), vf_zero());
-    whole = vf_select(vi_gt(size, vi_set1(0x7f800000)), vf_set1(NAN), whole);
-    return smallest ? vi_xor(vf_bits(whole), vi_set1(-1)) : vf_bits(whole);
+    vi bits = vf_bits(x), size = vi_and(bits, vi_set1(INT32_MAX)), sign = vi_sar(bits, 31),
+       flipped = vi_xor(size, sign);
+    vi key = smallest ? vi_sub(sign, flipped) : vi_sub(flipped, sign);
+    vi most = vi_set1(smallest ? -INT32_MAX : INT32_MAX);
+    return vf_bits(vf_select(vi_gt(size, vi_set1(0x7f800000)), vi_float(most), vi_float(key)));
+}
+
+/* The same of 2 VL bf16, with keys of 16 bits. */
+MX_INLINE vi short_keys_of(vi bits, const bool smallest)
+{
+    const int16_t most = smallest ? -INT16_MAX : INT16_MAX;
+    vi size = vi_and(bits, vi_set1(0x7fff7fff));
+#if MX_SIMD_512
+    vi sign = _mm512_srai_epi16(bits, 15), flipped = vi_xor(size, sign);
+    vi key = smallest ? _mm512_sub_epi16(sign, flipped) : _mm512_sub_epi16(flipped, sign);
+    __mmask32 nan = _mm512_cmpgt_epi16_mask(size, _mm512_set1_epi16(0x7f80));
+    return _mm512_mask_mov_epi16(key, nan, _mm512_set1_epi16(most));
+#else
+    vi sign = _mm256_srai_epi16(bits, 15), flipped = vi_xor(size, sign);
+    vi key = smallest ? _mm256_sub_epi16(sign, flipped) : _mm256_sub_epi16(flipped, sign);
+    return _mm256_blendv_epi8(key, _mm256_set1_epi16(most), _mm256_cmpgt_epi16(size, _mm256_set1_epi16(0x7f80)));
+#endif
 }
 
 /* The k best so far of VL lines, the best first. */
@@ -81,21 +99,42 @@ MX_INLINE void insert(best *b, const int k, vi key, vi id)
     b->id[0] = vf_bits(vf_select(before[0], vi_float(id), vi_float(b->id[0])));
 }
 
+/* Memory is asked for in its own order, the lines that come next one after the other: Zen 5 reads it faster so than a
+ * piece of each. `i` of the n elements of VL lines at x are done, and `l` lines of the ones that follow. */
+MX_INLINE void prefetch_lines(const void *x, const bool bf16, int64_t n, int64_t i, int64_t l)
+{
+    const int64_t size = bf16 ? 2 : 4, ahead = mx_max(VL * n * size, PREFETCH_AHEAD);
+    _mm_prefetch((const char *)x + ahead + VL * i * size + 64 * l, _MM_HINT_T0);
+}
+
 /* Elements i to i + VL - 1 of VL lines, a line in each lane; lines beyond `lines` are the last one again. */
 MX_INLINE void load_lines(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t i, vf square[VL])
 {
     int64_t left = lanes_left(n, i);
     for (int64_t l = 0; l < VL; l++) {
         int64_t at = mx_min(l, lines - 1) * n + i;
-        prefetch_ahead((const char *)x + at * (bf16 ? 2 : 4), 64);
+        prefetch_lines(x, bf16, n, i, l);
         square[l] = left == VL ? row_load(x, at, bf16) : row_load_part(x, at, left, bf16);
     }
     transpose(square);
 }
 
-/* Of VL lines; those beyond `lines` are the last one again. `ids` gets k for each line. */
+/* of[s] has result s of each line; own[l] gets the results of line l. */
+MX_INLINE void put_results(const vi *of, const int k, int32_t own[VL][MX_BEST_K])
+{
+    for (int s = 0; s < k; s += VL) {
+        vf square[VL];
+        for (int i = 0; i < VL; i++)
+            square[i] = s + i < k ? vi_float(of[s + i]) : vf_zero();
+        transpose(square);
+        for (int l = 0; l < VL; l++)
+            vf_store((float *)own[l] + s, square[l]);
+    }
+}
+
+/* Of VL lines; those beyond `lines` are the last one again. `own` gets k ids for each line. */
 MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int64_t n, const int k, const bool smallest,
-                             int32_t ids[MX_BEST_K][VL])
+                             int32_t own[VL][MX_BEST_K])
 {
     best b;
     for (int s = 0; s < k; s++)
@@ -107,25 +146,71 @@ MX_INLINE void best_of_lines(const void *x, const bool bf16, int64_t lines, int6
         for (int64_t e = 0; e < left; e++)
             insert(&b, k, key_of(square[e], smallest), vi_set1((int32_t)(i + e)));
     }
-    for (int s = 0; s < k; s++)
-        vi_store(ids[s], b.id[s]);
+    put_results(b.id, k, own);
 }
 
 /* ---- the same with key and id in one number ---- */
 
-/* A positive normal f32, so that maxima and minima order it: the upper bits of the key, and in those of id_mask the id
- * from the end, so that of equal keys the first element is the greatest. LEAST is below them all. */
-#define LEAST 0x00800000
-MX_INLINE vf packed_of(vi key, int32_t id, int32_t id_mask)
+/* Key and id are a positive normal f32, so that maxima and minima order it: the key without its two lowest bits, and in
+ * place of its bits in id_mask the id from the end, so that of equal keys the first element is the greatest. LEAST is
+ * below them all. */
+enum { LEAST = 0x00800000, MIDDLE = (1 << 29) + LEAST };
+enum { AT_ONCE = 2 * VL }; /* elements of a line that are loaded together, of bf16 */
+
+/* places[i] and the key of element i add up to the packed number. Behind the end of a line there are zeros, whose key
+ * is 0. */
+MX_INLINE void set_places(int64_t n, int32_t id_mask, int32_t places[MX_BEST_N + AT_ONCE])
 {
-    vi upper = vi_and(vi_sar(key, 2), vi_set1(~id_mask));
-    return vi_float(vi_add(upper, vi_set1((1 << 29) + LEAST + id_mask - id)));
+    for (int64_t i = 0; i < n; i++)
+        places[i] = MIDDLE + id_mask - (int32_t)i;
+    for (int64_t i = n; i < n + AT_ONCE; i++)
+        places[i] = LEAST;
 }
 
+/* Elements i to i + 2 VL - 1 of VL lines of bf16 as short keys, the line in a lane, two neighbours in each. */
+MX_INLINE void load_pairs(const mx_bf16 *x, int64_t n, int64_t i, const bool smallest, vf pairs[VL])
+{
+    for (int64_t l = 0; l < VL; l++) {
+        const mx_bf16 *from = x + l * n + i;
+        vi bits;
+        prefetch_lines(x, true, n, i, l);
+        if (n - i >= AT_ONCE) {
+            bits = vi_load((const int32_t *)from);
+        } else {
+            mx_bf16 full[AT_ONCE] = {0};
+            memcpy(full, from, (size_t)(n - i) * sizeof *from);
+            bits = vi_load((const int32_t *)full);
+        }
+        pairs[l] = vi_float(short_keys_of(bits, smallest));
+    }
+    transpose(pairs);
+}
+
+/* Keys of 16 bits, in their place within packed numbers: of the first or the second of two neighbours. */
+MX_INLINE vi key_of_pair(vi pair, const bool second)
+{
+    vi factors = vi_set1(second ? 1 << 30 : 1 << 14);
+#if MX_SIMD_512
+    return _mm512_madd_epi16(pair, factors);
+#else
+    return _mm256_madd_epi16(pair, factors);
+#endif
+}
+
+MX_INLINE vi vi_min(vi a, vi b)
+{
+#if MX_SIMD_512
+    return _mm512_min_epi32(a, b);
+#else
+    return _mm256_min_epi32(a, b);
+#endif
+}
+
+/* Zen 5 has units of its own for maxima of f32; Intel's processors have more for f32 than for integers. */
 MX_INLINE void order(vf *a, vf *b)
 {
     vf high = vf_max(*a, *b);
-    *b = vf_min(*a, *b);
+    *b = vi_float(vi_min(vf_bits(*a), vf_bits(*b)));
     *a = high;
 }
 
@@ -140,77 +225,166 @@ MX_INLINE void sort_bitonic(vf *v, const int n)
                 order(&v[i], &v[i + apart]);
 }
 
-MX_INLINE void sort_all(vf *v, const int n)
+/* A step of Batcher's merging of even and of odd places: those with the bit `apart` and the ones so far behind them. */
+MX_INLINE void merge_step(vf *v, const int n, const int apart)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < n - apart; i++)
+        if (i & apart)
+            order(&v[i], &v[i + apart]);
+}
+
+/* Merges the sorted halves of each part of `size` elements. */
+MX_INLINE void merge_halves(vf *v, const int n, const int size)
 {
 #pragma GCC unroll 8
-    for (int size = 2; size <= n; size *= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < n; i++)
-            if (i < (i ^ (size - 1)))
-                order(&v[i], &v[i ^ (size - 1)]);
-#pragma GCC unroll 16
-        for (int part = 0; part < n; part += size)
-            for (int half = 0; half < 2; half++)
-                sort_bitonic(v + part + half * size / 2, size / 2);
+    for (int part = 0; part < n; part += size) {
+#pragma GCC unroll 8
+        for (int i = part; i < part + size / 2; i++)
+            order(&v[i], &v[i + size / 2]);
+        if (size > 8)
+            merge_step(v + part, size, 4);
+        if (size > 4)
+            merge_step(v + part, size, 2);
+        if (size > 2)
+            merge_step(v + part, size, 1);
     }
 }
 
-/* As best_of_lines(). Of f32, the keys are cut; false: some elements of a line that matter have equal cut keys. */
-MX_INLINE bool best_of_packed(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const int room,
-                              const bool smallest, int32_t ids[MX_BEST_K][VL])
+/* n: 2, 4, 8 or 16. */
+MX_INLINE void sort_all(vf *v, const int n)
 {
-    const int32_t id_mask = (int32_t)(UINT32_MAX >> __builtin_clz((uint32_t)n - 1));
+    merge_halves(v, n, 2);
+    if (n > 2)
+        merge_halves(v, n, 4);
+    if (n > 4)
+        merge_halves(v, n, 8);
+    if (n > 8)
+        merge_halves(v, n, 16);
+}
+
+/* What best_of_packed() found: nothing, as some elements of a line that matter have equal cut keys; ids; or ids with
+ * the bits of the bf16 in the upper halves. */
+enum { NOTHING, IDS, IDS_AND_BITS };
+
+/* The bits of the bf16 with a short key. A key that several of them have, that of zeros or NaNs, makes *least 0. */
+MX_INLINE vi bits_of_key(vi key, const bool smallest, vi *least)
+{
+    vi number = smallest ? vi_sub(vi_set1(0), key) : key, sign = vi_sar(number, 31);
+    vi size = vi_sub(vi_xor(number, sign), sign);
+    *least = vi_min(*least, vi_and(vi_add(size, vi_set1(1)), vi_set1(INT16_MAX - 1)));
+    return vi_or(size, vi_and(sign, vi_set1(1 << 15)));
+}
+
+/* As best_of_lines(), of VL lines. Of f32, the keys are cut. */
+MX_INLINE int best_of_packed(const void *x, const bool bf16, int64_t n, int64_t k, const int room, const bool smallest,
+                             const int32_t *places, int32_t id_mask, int32_t own[VL][MX_BEST_K])
+{
+    const int step = bf16 ? AT_ONCE : VL;
     vf first[MX_BEST_K + 1]; /* and behind them the best of those that are left out */
 #pragma GCC unroll 17
     for (int s = 0; s <= room; s++)
         first[s] = vi_float(vi_set1(LEAST));
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t left = lanes_left(n, i);
+    for (int64_t i = 0; i < n; i += step) {
         vf square[VL];
-        load_lines(x, bf16, lines, n, i, square);
-        for (int e = 0; e < VL; e++)
-            square[e] =
-                e < left ? packed_of(key_of(square[e], smallest), (int32_t)(i + e), id_mask) : vi_float(vi_set1(LEAST));
-        for (int e = 0; e < VL; e += room) {
-            sort_all(square + e, room);
+        if (bf16)
+            load_pairs(x, n, i, smallest, square);
+        else
+            load_lines(x, false, VL, n, i, square);
+        for (int e = 0; e < step; e += room) {
+            const vf *from = square + (bf16 ? e / 2 : e);
+            vf v[MX_BEST_K];
 #pragma GCC unroll 16
             for (int s = 0; s < room; s++) {
-                order(&first[s], &square[e + room - 1 - s]);
-                first[room] = vf_max(first[room], square[e + room - 1 - s]);
+                vi key = bf16 ? key_of_pair(vf_bits(from[s / 2]), s % 2)
+                              : vi_and(vi_sar(key_of(from[s], smallest), 2), vi_set1(~id_mask));
+                v[s] = vi_float(vi_add(key, vi_set1(places[i + e + s])));
+            }
+            sort_all(v, room);
+#pragma GCC unroll 16
+            for (int s = 0; s < room; s++) {
+                order(&first[s], &v[room - 1 - s]);
+                first[room] = vf_max(first[room], v[room - 1 - s]);
             }
             sort_bitonic(first, room);
         }
     }
     bool equal = false;
+    vi results[MX_BEST_K], least = vi_set1(1);
 #pragma GCC unroll 16
     for (int s = 0; s < room; s++) {
-        vi differ = vi_xor(vf_bits(first[s]), vf_bits(first[s + 1]));
+        vi bits = vf_bits(first[s]), differ = vi_xor(bits, vf_bits(first[s + 1]));
         equal = equal || (s < k && vm_any(vi_gt(vi_set1(id_mask + 1), differ)));
-        vi_store(ids[s], vi_sub(vi_set1(id_mask), vi_and(vf_bits(first[s]), vi_set1(id_mask))));
+        results[s] = vi_sub(vi_set1(id_mask), vi_and(bits, vi_set1(id_mask)));
+        if (bf16) {
+            vi key = vi_sar(vi_sub(bits, vi_set1(MIDDLE)), 14);
+            results[s] = vi_or(results[s], vi_shl(bits_of_key(key, smallest, &least), 16));
+        }
     }
-    return bf16 || !equal;
+    put_results(results, room, own);
+    if (bf16)
+        return vm_any(vi_gt(vi_set1(1), least)) ? IDS : IDS_AND_BITS;
+    return equal ? NOTHING : IDS;
+}
+
+/* The upper halves of the first n lanes. */
+MX_INLINE void put_upper_halves(mx_bf16 *to, vi v, int64_t n)
+{
+    vi upper = vi_shr(v, 16);
+#if MX_SIMD_512
+    _mm256_mask_storeu_epi16(to, vm_first(n), _mm512_cvtepi32_epi16(upper));
+#else
+    __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+    memcpy(to, &halves, (size_t)n * sizeof *to);
+#endif
+}
+
+/* Stores are done in order, so one that waits for its cache line keeps all others waiting. */
+MX_INLINE void prefetch_results(const void *results, int64_t i, const int bytes)
+{
+    if (results)
+        _mm_prefetch((const char *)results + i * bytes, _MM_HINT_T0);
 }
 
 MX_INLINE void best_as(const void *x, const bool bf16, int64_t lines, int64_t n, int64_t k, const int room,
                        const bool smallest, void *values, int32_t *ids)
 {
     enum { LONGEST = 255 }; /* lines whose keys keep 13 bits of the mantissa */
-    int32_t own[MX_BEST_K][VL];
+    const int32_t id_mask = (int32_t)(UINT32_MAX >> __builtin_clz((uint32_t)n - 1));
+    const bool packs = room <= VL && (bf16 || n <= LONGEST);
+    int32_t own[VL][MX_BEST_K], places[MX_BEST_N + AT_ONCE];
+    if (packs)
+        set_places(n, id_mask, places);
     for (int64_t line = 0; line < lines; line += VL) {
         const char *from = (const char *)x + line * n * (bf16 ? 2 : 4);
         int64_t count = mx_min(VL, lines - line);
-        if (room > VL || !(bf16 || n <= LONGEST) || !best_of_packed(from, bf16, count, n, k, room, smallest, own))
+        int found = NOTHING;
+        if (packs && count == VL)
+            found = best_of_packed(from, bf16, n, k, room, smallest, places, id_mask, own);
+        if (found == NOTHING)
             best_of_lines(from, bf16, count, n, room, smallest, own);
-        for (int64_t l = 0; l < count; l++)
-            for (int64_t i = 0; i < k; i++) {
-                int64_t to = (line + l) * k + i, at = l * n + own[i][l];
+        for (int64_t l = 0; l < count; l++) {
+            int64_t to = (line + l) * k;
+            prefetch_results(ids, to + 2 * VL * k, 4);
+            prefetch_results(values, to + 2 * VL * k, bf16 ? 2 : 4);
+            for (int64_t i = 0; i < k; i += VL) {
+                vi part = vi_load(own[l] + i), id = vi_and(part, vi_set1(UINT16_MAX));
                 if (ids)
-                    ids[to] = own[i][l];
-                if (values && bf16)
-                    ((mx_bf16 *)values)[to] = ((const mx_bf16 *)from)[at];
-                else if (values)
-                    ((float *)values)[to] = ((const float *)from)[at];
+                    vf_store_part((float *)ids + to + i, vi_float(id), lanes_left(k, i));
+                if (values && found == IDS_AND_BITS)
+                    put_upper_halves((mx_bf16 *)values + to + i, part, lanes_left(k, i));
             }
+#pragma GCC unroll 16
+            for (int i = 0; i < room; i++) {
+                if (!values || i >= k || found == IDS_AND_BITS)
+                    break;
+                int64_t at = l * n + (own[l][i] & UINT16_MAX);
+                if (bf16)
+                    ((mx_bf16 *)values)[to + i] = ((const mx_bf16 *)from)[at];
+                else
+                    ((float *)values)[to + i] = ((const float *)from)[at];
+            }
+        }
     }
 }
 

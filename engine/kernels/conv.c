@@ -33,6 +33,8 @@ static mx_status run_pass(const mx_conv_pass *p, mx_array from, mx_array w, cons
 
 mx_status mx_conv_forward(const mx_conv *c, mx_array x, mx_array w, const float *bias, mx_array y)
 {
+    if (mx_conv_is_points(c))
+        return mx_conv_points_forward(c, x, w, bias, y);
     mx_conv_pass p = mx_conv_pass_forward(c);
     return run_pass(&p, x, w, bias, y, mx_conv_is_thin(c));
 }
@@ -49,6 +51,8 @@ static mx_status add_products(const mx_conv *c, mx_array dy, mx_array w, mx_arra
 
 mx_status mx_conv_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx)
 {
+    if (mx_conv_is_points(c))
+        return mx_conv_points_grad_x(c, dy, w, dx);
     if (!mx_conv_is_thin(c) && mx_conv_grad_x_adds(c))
         return add_products(c, dy, w, dx);
     for (int64_t i = 0; i < mx_min(c->stride[0], c->in[0]); i++)
@@ -65,6 +69,8 @@ mx_status mx_conv_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
     void *rounded;
     if (mx_conv_is_thin(c))
         return mx_conv_thin_grad_w(c, x, dy, dw);
+    if (mx_conv_is_points(c))
+        return mx_conv_points_grad_w(c, x, dy, dw);
     MX_TRY(round_beside(dy.dtype, n, &x, &rounded));
     mx_status status = mx_conv_product_grad_w(c, x, dy, dw);
     mx_pool_free(rounded, n * (int64_t)sizeof(mx_bf16));

@@ -6,7 +6,8 @@
  *
  * with x = 0 outside. Groups of several channels are matrix products of the weights with columns of x, one column for
  * each position of y, which are packed straight from x (conv_product.c, conv_grad_w.c). Thin groups, as those of
- * depthwise convolutions, are weighted sums of rows (conv_thin.c). */
+ * depthwise convolutions, are weighted sums of rows (conv_thin.c). Kernels of one element with a stride are computed
+ * without one, from what is picked (conv_points.c). */
 #ifndef MX_KERNELS_CONV_H
 #define MX_KERNELS_CONV_H
 
@@ -73,6 +74,14 @@ typedef struct mx_conv_paths {
 
     /* x[i] = the word of the bf16 that x holds in the places i and i + step as f32, i < n. */
     void (*join)(int64_t n, float *x, int64_t step);
+
+    /* y[r n + i] = x[r x_step + i step], r < rows, i < n, of the dtype of x. Nothing outside of the rows is read or
+     * written. */
+    void (*pick)(int64_t rows, int64_t n, int64_t step, mx_array x, int64_t x_step, void *y);
+
+    /* y[r y_step + i step] = x[r n + i], r < rows, i < n, of the dtype of x. The elements between stay or become zero,
+     * and so may 32 elements behind a row be. */
+    void (*spread)(int64_t rows, int64_t n, int64_t step, mx_array x, void *y, int64_t y_step);
 
     /* y[i y_step + p] = x[p step + i], i < n, p < planes. */
     void (*turn)(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y);

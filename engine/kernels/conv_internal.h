@@ -1,5 +1,6 @@
 /* What the files of convolutions share: conv_pass.c says which elements meet, conv_product.c and conv_grad_w.c multiply
- * matrices that conv_copy.c helps to pack, conv_thin.c adds up weighted rows. */
+ * matrices that conv_copy.c helps to pack, conv_thin.c adds up weighted rows, conv_points.c takes kernels of one
+ * element with a stride. */
 #ifndef MX_KERNELS_CONV_INTERNAL_H
 #define MX_KERNELS_CONV_INTERNAL_H
 
@@ -192,5 +193,11 @@ mx_status mx_conv_product_grad_w(const mx_conv *c, mx_array x, mx_array dy, floa
 
 /* Whether the gradient by x is mx_conv_product_grad_x(); else it is passes. */
 bool mx_conv_grad_x_adds(const mx_conv *c);
+
+/* Of kernels of one element with a stride, and how they are computed without one (conv_points.c). */
+bool mx_conv_is_points(const mx_conv *c);
+mx_status mx_conv_points_forward(const mx_conv *c, mx_array x, mx_array w, const float *bias, mx_array y);
+mx_status mx_conv_points_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx);
+mx_status mx_conv_points_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
 
 #endif

@@ -379,8 +379,8 @@ end
 TestWindows = {}
 
 -- Of several tiles in every direction (kernels/windows.h), products of several blocks of columns, of rows and of taps
--- (kernels/conv_product.c), and gradients by x of several bands and chunks (added_..., kernels/conv_grad_x.c), against
--- f64, whose loops know none of these.
+-- (kernels/conv_product.c), gradients by x of several bands and chunks (added_..., kernels/conv_grad_x.c), and points
+-- that are picked first (points_apart..., kernels/conv_points.c), against f64, whose loops know none of these.
 for name, case in pairs {
     product = { { 3, 10, 31, 33 }, { 70, 10, 3, 3 }, { padding = 1 } },
     product_many_taps = { { 1, 130, 9, 8 }, { 20, 130, 3, 3 }, { padding = 1 } },
@@ -388,7 +388,14 @@ for name, case in pairs {
     product_long = { { 2, 24, 700 }, { 30, 24, 7 }, { padding = "causal", dilation = 3 } },
     product_small_images = { { 40, 9, 4, 3 }, { 21, 9, 3, 2 }, { padding = { 2, 1 } } },
     product_wide_padding = { { 2, 9, 3, 4 }, { 5, 9, 2, 2 }, { padding = 4, stride = 3 } },
-    product_of_points = { { 3, 40, 15, 17 }, { 33, 40, 1, 1 }, { stride = 2 } },
+    points_apart = { { 3, 40, 15, 17 }, { 33, 40, 1, 1 }, { stride = 2 } },
+    points_apart_of_small_planes = { { 5, 30, 14, 14 }, { 20, 30, 1, 1 }, { stride = 2 } },
+    points_apart_in_a_row = { { 2, 9, 30, 71 }, { 33, 9, 1, 1 }, { stride = { 1, 2 } } },
+    points_apart_in_columns = { { 2, 9, 31, 60 }, { 33, 9, 1, 1 }, { stride = { 3, 1 } } },
+    points_far_apart = { { 2, 20, 33, 50 }, { 18, 10, 1, 1 }, { stride = { 2, 3 }, groups = 2 } },
+    points_apart_streamed = { { 1, 40, 240, 261 }, { 5, 40, 1, 1 }, { stride = 2 } },
+    points_apart_of_long_rows = { { 2, 5, 9001 }, { 7, 5, 1 }, { stride = 2 } },
+    points_apart_and_padded = { { 2, 9, 15, 16 }, { 12, 9, 1, 1 }, { stride = 2, padding = 1 } },
     product_groups = {
         { 2, 12, 20, 23 }, { 18, 6, 3, 2 }, { groups = 2, dilation = { 2, 3 }, stride = { 1, 2 }, padding = { 3, 1 } },
     },

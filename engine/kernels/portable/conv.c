@@ -72,6 +72,30 @@ static void join(int64_t n, float *x, int64_t step)
     }
 }
 
+static void pick(int64_t rows, int64_t n, int64_t step, mx_array x, int64_t x_step, void *y)
+{
+    mx_bf16 *halves = y;
+    float *floats = y;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            if (mx_is_bf16(x.dtype))
+                *halves++ = ((const mx_bf16 *)x.data)[r * x_step + i * step];
+            else
+                *floats++ = ((const float *)x.data)[r * x_step + i * step];
+}
+
+static void spread(int64_t rows, int64_t n, int64_t step, mx_array x, void *y, int64_t y_step)
+{
+    const mx_bf16 *halves = x.data;
+    const float *floats = x.data;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            if (mx_is_bf16(x.dtype))
+                ((mx_bf16 *)y)[r * y_step + i * step] = *halves++;
+            else
+                ((float *)y)[r * y_step + i * step] = *floats++;
+}
+
 static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_step, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -79,4 +103,4 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
             y[i * y_step + p] = value_at(x.data, mx_is_bf16(x.dtype), p * step + i);
 }
 
-const mx_conv_paths mx_conv_portable = {sum, gather, take, put, add, weave, join, turn};
+const mx_conv_paths mx_conv_portable = {sum, gather, take, put, add, weave, join, pick, spread, turn};

@@ -282,4 +282,75 @@ static void turn(int64_t planes, int64_t n, mx_array x, int64_t step, int64_t y_
         turn_as(false, planes, n, x.data, step, y_step, y);
 }
 
-const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, take, put, add, weave, join, turn};
+/* Every second element of a row, n of them. */
+MX_INLINE void pick_second(int64_t n, const void *x, void *y, const bool bf16)
+{
+    vf even, odd;
+    int64_t i = 0;
+    for (; i + VL < n; i += VL) {
+        if (bf16)
+            vf_split_bf16((const mx_bf16 *)x + 2 * i, &even, &odd);
+        else
+            vf_split(vf_load((const float *)x + 2 * i), vf_load((const float *)x + 2 * i + VL), &even, &odd);
+        row_store(y, i, even, bf16);
+    }
+    int64_t left = 2 * (n - i) - 1;
+    vf_split(row_load_part(x, 2 * i, mx_min(left, VL), bf16), row_load_part(x, 2 * i + VL, mx_max(left - VL, 0), bf16),
+             &even, &odd);
+    row_store_part(y, i, even, n - i, bf16);
+}
+
+MX_INLINE void pick_as(const bool bf16, int64_t rows, int64_t n, int64_t step, const char *x, int64_t x_step, char *y)
+{
+    const int64_t bytes = bf16 ? 2 : 4, row = x_step * bytes, ahead = mx_max(PREFETCH_AHEAD / row, 1) * row;
+    for (int64_t r = 0; r < rows; r++, x += row, y += n * bytes) {
+        for (int64_t b = 0; b < n * step * bytes; b += 64)
+            _mm_prefetch(x + ahead + b, _MM_HINT_T0);
+        if (step == 1)
+            memcpy(y, x, (size_t)(n * bytes));
+        else if (step == 2)
+            pick_second(n, x, y, bf16);
+        else
+            for (int64_t i = 0; i < n; i++)
+                memcpy(y + i * bytes, x + i * step * bytes, bf16 ? 2 : 4);
+    }
+}
+
+static void pick(int64_t rows, int64_t n, int64_t step, mx_array x, int64_t x_step, void *y)
+{
+    mx_is_bf16(x.dtype) ? pick_as(true, rows, n, step, x.data, x_step, y)
+                        : pick_as(false, rows, n, step, x.data, x_step, y);
+}
+
+/* A row, with zeros between. */
+MX_INLINE void spread_second(int64_t n, const void *x, char *y, const bool bf16)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = n - i < VL ? row_load_part(x, i, n - i, bf16) : row_load(x, i, bf16);
+        if (bf16)
+            vi_store((int32_t *)y + i, vi_shr(vf_bits(v), 16));
+        else
+            vf_store_in_turn((float *)y + 2 * i, v, vf_zero());
+    }
+}
+
+MX_INLINE void spread_as(const bool bf16, int64_t rows, int64_t n, int64_t step, const char *x, char *y, int64_t y_step)
+{
+    const int64_t bytes = bf16 ? 2 : 4;
+    for (int64_t r = 0; r < rows; r++, x += n * bytes, y += y_step * bytes)
+        if (step == 1)
+            memcpy(y, x, (size_t)(n * bytes));
+        else if (step == 2)
+            spread_second(n, x, y, bf16);
+        else
+            for (int64_t i = 0; i < n; i++)
+                memcpy(y + i * step * bytes, x + i * bytes, bf16 ? 2 : 4);
+}
+
+static void spread(int64_t rows, int64_t n, int64_t step, mx_array x, void *y, int64_t y_step)
+{
+    mx_is_bf16(x.dtype) ? spread_as(true, rows, n, step, x.data, y, y_step)
+                        : spread_as(false, rows, n, step, x.data, y, y_step);
+}
+
+const mx_conv_paths MX_SIMD_NAME(mx_conv) = {sum, gather, take, put, add, weave, join, pick, spread, turn};

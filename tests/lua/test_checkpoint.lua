@@ -139,6 +139,25 @@ function TestCheckpoint.test_the_optimizer_goes_on_where_it_was()
     lu.assertEquals(again.optimizer.steps, 3)
 end
 
+-- Tables that the script and the guard change while the files are written, and one that cannot be saved.
+function TestCheckpoint.test_the_state_is_that_of_the_call()
+    local run, losses = new_run(7), { 3.0, 2.0 }
+    run.async = true
+    local saver = mx.checkpoint.saver(run)
+    local guard = mx.guard.new(mx.config.load { "skip_step_on_spikes=true" })
+    guard:record(3.0, 1.0)
+    saver:save(7, { state = { losses = losses }, guard = guard:state() })
+    losses[1] = 4.0
+    guard:record(5.0, 1.0)
+    saver:wait()
+    local index = mx.checkpoint.load(folder .. "/step_7", new_run())
+    lu.assertEquals({ index.state.losses, index.guard.losses }, { { 3.0, 2.0 }, { 3.0 } })
+    lu.assertError(saver.save, saver, 8, { state = { print } })
+    saver:save(9, { state = { losses = losses } })
+    saver:close()
+    lu.assertEquals(mx.checkpoint.load(folder .. "/step_9", new_run()).state.losses, { 4.0, 2.0 })
+end
+
 function TestCheckpoint.test_data_and_model_go_on_where_they_were()
     local config = mx.config.load { "model_name=tiny", "per_device_batch_size=2", "max_target_length=16",
         "base_num_decoder_layers=1", "dropout_rate=0.1", "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE",

@@ -183,8 +183,8 @@ end
 
 --- Starts saving a step; finishes an earlier save first. Returns when the values may change again. Collective.
 ---@param step integer
----@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts),
----       guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
+---@param about table state (a plain table that comes back from checkpoint.load as it is now), config, script, script_name
+---       (texts), guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
 ---@param now? boolean write without a copy, and return when it is on disk
 ---@return integer? step if it is already on disk
 function Saver:save(step, about, now)
@@ -204,10 +204,9 @@ function Saver:save(step, about, now)
         end
     end)
     local id = mx.share_text(("%d-%x-%s"):format(step, os.time(), tostring({}):match("%x+$")))
-    local writer, values, chunks
+    local writer, values, chunks, text
     checkpoint.together(function()
         values, chunks = pieces_of(tensors_of(o), copies)
-        writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
     end)
     self.tensors = self.tensors or gather_index(chunks) -- the same for every checkpoint of a run
     local stands = about.standing or standing(o)
@@ -218,8 +217,14 @@ function Saver:save(step, about, now)
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
         mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and therefore for the writer
     }
+    checkpoint.together(function()
+        text = mx.rank() == 0 and checkpoint_index.seal(index) -- now, as the caller may change the tables in `about`
+    end)
+    checkpoint.together(function()
+        writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
+    end)
     self.pending = {
-        step = step, path = path, temporary = temporary, writer = writer, index = index, values = values,
+        step = step, path = path, temporary = temporary, writer = writer, index = text, values = values,
     }
     self.started = started
     local saved = not copies and self:wait() or nil
@@ -231,7 +236,7 @@ end
 -- resumed from an earlier step; it is renamed and kept.
 local function commit(self, p)
     self.lock:beat()
-    mx.io.write_file_atomic(p.temporary .. "/index.json", checkpoint_index.seal(p.index))
+    mx.io.write_file_atomic(p.temporary .. "/index.json", p.index)
     if mx.io.exists(p.path) then
         local n = 1
         while mx.io.exists(("%s.replaced-%d"):format(p.path, n)) do

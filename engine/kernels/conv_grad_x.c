@@ -3,7 +3,7 @@
  * its tap meets. Compared with passes over dy (conv_pass.c) this packs dy once instead of once for each tap, needs no
  * pass for each remainder by the stride, and fills the rows of the micro-kernel with the taps of few channels.
  *
- *     for images, groups, bands of rows of x, chunks of channels of x      on any thread
+ *     for images, groups, bands of rows of x, chunks of channels of x      on any thread; some small images at once
  *     for panels of columns: the positions that the band meets     packed into the first-level cache
  *     for panels of rows                                           the micro-kernel
  *         for rows of the kernel                                       tiles are added to sums
@@ -33,7 +33,7 @@ typedef struct job {
     int64_t k, words;             /* outputs of a group; in words */
     int64_t taps, channels, rows; /* of a kernel; of a chunk; whole panels of rows of a chunk */
     int64_t chunks, bands, band;  /* of a group; of an image; rows of x in a band */
-    int64_t lines;                /* the most rows of sums of a channel */
+    int64_t images, lines;        /* of a part; the most rows of sums of a channel and an image */
     int64_t left, phase, row;     /* the first column of a phase; floats of a phase and of a row of sums */
     int64_t bytes;                /* of a thread's scratch */
     bool stream;                  /* dx is written past the caches */
@@ -72,10 +72,11 @@ static void set_terms(const job *j)
 
 /* ---- bands ---- */
 
-/* A part of dx, the rows of dy that meet it, and the row of x that its first row of sums is. */
+/* A part of dx, the rows of dy that meet it, their positions in each image, and the row of x that its first row of sums
+ * is. */
 typedef struct part {
-    int64_t image, group, chunk, channels;
-    int64_t first, last, low, high, top;
+    int64_t image, images, group, chunk, channels;
+    int64_t first, last, low, high, positions, top;
 } part;
 
 static part part_of(const job *j, int64_t number)
@@ -83,13 +84,15 @@ static part part_of(const job *j, int64_t number)
     const mx_conv *c = j->c;
     int64_t band = number / j->chunks % j->bands, both = number / j->chunks / j->bands;
     int64_t reach = (c->kernel[0] - 1) * c->dilation[0];
-    part p = {.image = both / c->groups, .group = both % c->groups, .chunk = number % j->chunks};
+    part p = {.image = both / c->groups * j->images, .group = both % c->groups, .chunk = number % j->chunks};
+    p.images = mx_min(j->images, c->batch - p.image);
     p.channels = channels_of(j, p.chunk);
     p.first = band * j->band;
     p.last = mx_min(p.first + j->band, c->in[0]);
     p.low = mx_max(-floor_div(reach - p.first - c->before[0], c->stride[0]), 0);
     p.high = mx_min(floor_div(p.last - 1 + c->before[0], c->stride[0]) + 1, c->out[0]);
     p.high = mx_max(p.high, p.low);
+    p.positions = (p.high - p.low) * c->out[1];
     p.top = p.low < p.high ? mx_min(p.first, mx_conv_at(c, 0, p.low, 0)) : p.first;
     return p;
 }
@@ -103,7 +106,7 @@ typedef struct room {
 
 static room room_of(const job *j, char *scratch, int64_t *bytes)
 {
-    int64_t sizes[] = {(j->channels * j->lines * j->row + SLACK) * 4, (SLACK + j->rows * j->u->nr) * 4,
+    int64_t sizes[] = {(j->channels * j->images * j->lines * j->row + SLACK) * 4, (SLACK + j->rows * j->u->nr) * 4,
                        (j->band * j->c->in[1] + SLACK) * 4, j->channels * j->c->kernel[0] * 8,
                        (j->u->nr * j->words + MX_CONV_SLACK) * 4};
     char *at[sizeof sizes / sizeof *sizes];
@@ -119,18 +122,30 @@ static void set_lines(const job *j, const part *p, int64_t *at)
 {
     int64_t height = j->c->kernel[0];
     for (int64_t i = 0; i < p->channels * height; i++)
-        at[i] = (i / height * j->lines + mx_conv_at(j->c, 0, p->low, i % height) - p->top) * j->row;
+        at[i] = (i / height * j->images * j->lines + mx_conv_at(j->c, 0, p->low, i % height) - p->top) * j->row;
 }
 
 /* Positions `first` to before first + n of those of a part, as runs to add. */
-static int64_t runs_of(const job *j, int64_t first, int64_t n, mx_conv_run *runs)
+static int64_t runs_of(const job *j, const part *p, int64_t first, int64_t n, mx_conv_run *runs)
 {
     int64_t width = j->c->out[1], count = 0;
     for (int64_t to = 0; to < n;) {
-        int64_t i = (first + to) / width, column = (first + to) % width;
-        int64_t some = mx_min(width - column, n - to);
-        runs[count++] = (mx_conv_run){i * j->c->stride[0] * j->row + column, to, some};
+        int64_t image = (first + to) / p->positions, at = (first + to) % p->positions;
+        int64_t i = at / width, column = at % width, some = mx_min(width - column, n - to);
+        runs[count++] = (mx_conv_run){(image * j->lines + i * j->c->stride[0]) * j->row + column, to, some};
         to += some;
+    }
+    return count;
+}
+
+/* The same as runs of elements of dy, of the first output of a group. */
+static int64_t places_of(const job *j, const part *p, int64_t first, int64_t n, mx_conv_run *runs)
+{
+    int64_t size = mx_conv_positions(j->c), count = 0;
+    for (int64_t to = 0; to < n; to += runs[count++].n) {
+        int64_t image = p->image + (first + to) / p->positions, at = (first + to) % p->positions;
+        int64_t from = (image * j->c->groups + p->group) * j->k * size + p->low * j->c->out[1] + at;
+        runs[count] = (mx_conv_run){from, to, mx_min(p->positions - at, n - to)};
     }
     return count;
 }
@@ -139,13 +154,15 @@ static void put_sums(const job *j, const part *p, const room *r)
 {
     const mx_conv *c = j->c;
     const mx_conv_paths *paths = mx_kernels_current()->conv;
-    int64_t channel = (p->image * c->groups + p->group) * mx_conv_group_in(c) + p->chunk * j->channels;
-    for (int64_t n = 0; n < p->channels; n++) {
+    for (int64_t i = 0; i < p->images * p->channels; i++) {
+        int64_t image = i / p->channels, n = i % p->channels;
+        int64_t plane = ((p->image + image) * c->groups + p->group) * mx_conv_group_in(c) + p->chunk * j->channels + n;
+        const float *sums = r->sums + (n * j->images + image) * j->lines * j->row - j->left;
         for (int64_t y = p->first; y < p->last; y++)
-            paths->weave(c->in[1], r->sums + (n * j->lines + y - p->top) * j->row - j->left, j->phase, c->stride[1],
+            paths->weave(c->in[1], sums + (y - p->top) * j->row, j->phase, c->stride[1],
                          r->line + (y - p->first) * c->in[1]);
         paths->put(1, (p->last - p->first) * c->in[1], r->line, 0, NULL,
-                   mx_conv_part(j->dx, ((channel + n) * c->in[0] + p->first) * c->in[1]), 0, j->stream);
+                   mx_conv_part(j->dx, (plane * c->in[0] + p->first) * c->in[1]), 0, j->stream);
     }
 }
 
@@ -163,15 +180,20 @@ static void add_tiles(const job *j, const part *p, const mx_conv_run *runs, int6
         }
 }
 
-/* What the next panel is packed from, n neighbours from element `at` of dy on of each output: the share of the tile of
- * rows i to i + mr of `rows`. */
-static mx_ahead next_of(const job *j, int64_t at, int64_t n, int64_t i, int64_t rows)
+enum { AHEAD = 2 }; /* runs of the next panel that are prefetched */
+
+/* Lists what the next panel is packed from, the elements of dy in `runs`: the share of the tile of rows i to i + mr of
+ * `rows`. */
+static void list_next(const job *j, const mx_conv_run *runs, int64_t n_runs, int64_t i, int64_t rows, mx_ahead *list)
 {
     int64_t size = mx_conv_positions(j->c), bytes = (int64_t)mx_dtype_bytes(j->dy.dtype);
     int64_t first = j->k * i / rows, last = j->k * mx_min(i + j->u->mr, rows) / rows;
-    const char *from = mx_conv_part(j->dy, at + first * size).data;
-    int64_t beyond = (int64_t)((uintptr_t)from % 64);
-    return (mx_ahead){from - beyond, n * bytes + beyond, size * bytes, n > 0 ? last - first : 0};
+    for (int64_t e = 0; first < last && e < mx_min(n_runs, AHEAD); e++) {
+        const char *from = mx_conv_part(j->dy, runs[e].from + first * size).data;
+        int64_t beyond = (int64_t)((uintptr_t)from % 64);
+        *list++ = (mx_ahead){from - beyond, runs[e].n * bytes + beyond, size * bytes, last - first};
+    }
+    *list = (mx_ahead){0};
 }
 
 static void run_part(const job *j, const part *p, char *scratch)
@@ -179,23 +201,25 @@ static void run_part(const job *j, const part *p, char *scratch)
     const mx_conv *c = j->c;
     const mx_micro *u = j->u;
     int64_t bytes, nr = u->nr, mr = u->mr, size = mx_conv_positions(c), rows = p->channels * j->taps;
-    int64_t count = (p->high - p->low) * c->out[1];
-    int64_t from = ((p->image * c->groups + p->group) * j->k) * size + p->low * c->out[1];
+    int64_t count = p->images * p->positions;
     const uint32_t *a = j->a + (p->group * j->chunks + p->chunk) * j->rows * j->words;
     room r = room_of(j, scratch, &bytes);
-    mx_conv_run runs[MX_CONV_MOST_COLUMNS];
+    mx_conv_run runs[MX_CONV_MOST_COLUMNS], places[MX_CONV_MOST_COLUMNS];
     mx_conv_panel panel;
     set_lines(j, p, r.at);
-    memset(r.sums, 0, (size_t)(p->channels * j->lines * j->row) * sizeof *r.sums);
-    for (int64_t at = 0; at < count; at += nr) {
-        const mx_conv_run all = {0, 0, mx_min(nr, count - at)};
-        mx_conv_panel_cut(u, &all, 1, &panel);
-        mx_conv_panel_take(u, &panel, mx_conv_part(j->dy, from + at), j->k, size, r.panel);
+    memset(r.sums, 0, (size_t)(p->channels * j->images * j->lines * j->row) * sizeof *r.sums);
+    int64_t n_places = places_of(j, p, 0, mx_min(nr, count), places);
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = mx_min(nr, count - at);
+        mx_conv_panel_cut(u, places, n_places, &panel);
+        mx_conv_panel_take(u, &panel, j->dy, j->k, size, r.panel);
+        n_places = places_of(j, p, at + n, mx_min(nr, count - at - n), places);
         for (int64_t i = 0; i < rows; i += mr) {
-            const mx_ahead ahead[] = {next_of(j, from + at + nr, mx_min(nr, count - at - nr), i, rows), {0}};
-            mx_micro_multiply(u, all.n, j->words, a + i * j->words, r.panel, 1, r.tiles + i * nr, nr, false, ahead);
+            mx_ahead ahead[AHEAD + 1];
+            list_next(j, places, n_places, i, rows, ahead);
+            mx_micro_multiply(u, n, j->words, a + i * j->words, r.panel, 1, r.tiles + i * nr, nr, false, ahead);
         }
-        add_tiles(j, p, runs, runs_of(j, at, all.n, runs), &r);
+        add_tiles(j, p, runs, runs_of(j, p, at, n, runs), &r);
     }
     put_sums(j, p, &r);
 }
@@ -221,6 +245,8 @@ static void plan(job *j)
     j->band = mx_ceil_div(c->in[0], j->bands);
     j->bands = mx_ceil_div(c->in[0], j->band);
     j->lines = j->band + 2 * reach;
+    int64_t parts = mx_ceil_div(c->batch, mx_max(SUMS / (j->channels * j->lines * j->row), 1));
+    j->images = mx_ceil_div(c->batch, parts); /* panels that are shared by images are fuller */
     j->chunks = mx_ceil_div(inputs, j->channels);
     j->rows = mx_round_up(j->channels * j->taps, mr);
     (void)room_of(j, NULL, &j->bytes);
@@ -258,7 +284,7 @@ mx_status mx_conv_product_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_a
         if (j.u->begin)
             j.u->begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < c->batch * c->groups * j.bands * j.chunks; i++) {
+        for (int64_t i = 0; i < mx_ceil_div(c->batch, j.images) * c->groups * j.bands * j.chunks; i++) {
             part p = part_of(&j, i);
             run_part(&j, &p, scratch);
         }

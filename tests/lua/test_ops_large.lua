@@ -407,6 +407,8 @@ for name, case in pairs {
     points_of_groups = { { 3, 100, 9, 11 }, { 192, 50, 1, 1 }, { groups = 2 } }, -- whose weights' gradient is turned
     added_bands = { { 1, 3, 90, 700 }, { 16, 3, 5, 4 }, { padding = { 2, 1 } } },
     added_chunks = { { 2, 40, 9, 8 }, { 20, 40, 3, 2 }, { stride = { 2, 3 }, dilation = { 2, 1 }, padding = 2 } },
+    added_images = { { 20, 17, 14, 13 }, { 12, 17, 3, 3 }, { stride = 2, padding = 1 } }, -- several parts
+    added_tiny_images = { { 30, 5, 3, 3 }, { 18, 5, 2, 2 }, { stride = 2, padding = 1 } },
     added_apart = { { 2, 9, 17, 19 }, { 12, 9, 2, 2 }, { stride = 5 } },
     added_many_taps = { { 2, 3, 5, 60 }, { 16, 3, 2, 20 }, { dilation = { 1, 2 }, padding = 5 } },
     added_in_blocks = { { 3, 3, 41, 92 }, { 20, 3, 5, 7 }, { stride = 2, padding = 3 } }, -- even rows of results

@@ -183,8 +183,8 @@ end
 
 --- Starts saving a step; finishes an earlier save first. Returns when the values may change again. Collective.
 ---@param step integer
----@param about table state (a plain table that comes back from checkpoint.load as it is now), config, script, script_name
----       (texts), guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
+---@param about table state (a plain table that comes back from checkpoint.load as it is now), config, script and
+---       script_name (texts), guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
 ---@param now? boolean write without a copy, and return when it is on disk
 ---@return integer? step if it is already on disk
 function Saver:save(step, about, now)

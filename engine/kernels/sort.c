@@ -5,8 +5,6 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
-#include <float.h>
-#include <math.h>
 #include <omp.h>
 
 /* An element to sort: its key in the upper half, its id in the lower one. Items differ, so any sort of them is stable.
@@ -22,7 +20,6 @@ enum {
     PARTS_FROM = 1 << 16, /* the length of a long line */
     SHORT = 32,           /* up to this length, insertion is faster */
     LIST = 128,           /* up to this k, the k best so far are kept in a sorted list */
-    GROUPS = 256,         /* of elements in a long line that is selected from */
 };
 
 typedef struct job {
@@ -338,57 +335,53 @@ static void sort_line(const job *j, int64_t line, item *items, int parts)
     }
 }
 
-/* The next element of a line, from `i` on, that may be among the best k: one beyond `bound` or, of integers, one that
- * comes before the item `worst`. */
-static int64_t next_candidate(const job *j, const void *x, int64_t i, float bound, item worst)
+/* The best elements of a line so far, in their order. */
+typedef struct best_list {
+    item items[LIST];
+    int64_t k, found;
+} best_list;
+
+/* Whether element `one` is among the k best so far, which then change. */
+static bool keep(best_list *list, item one)
 {
-    int64_t n = j->e.n;
-    if (mx_dtype_is_integer(j->x.dtype)) {
-        while (i < n && item_of(x, 0, i, 1, j->x.dtype, j->descending) > worst)
-            i++;
-        return i;
-    }
-    return mx_kernels_current()->sort->beyond(x, j->x.dtype, i, n, bound, !j->descending);
+    bool full = list->found >= list->k;
+    if (full && one > list->items[list->k - 1])
+        return false;
+    insert(list->items, full ? list->k - 1 : list->found, one);
+    list->found += !full;
+    return list->found == list->k;
 }
 
-/* The kth least of GROUPS keys, bit by bit. */
-static uint32_t kth_key(const int32_t *keys, int64_t k)
+static void select_integers(const job *j, const void *x, best_list *list)
 {
-    uint32_t kth = 0;
-    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
-        int32_t most = (int32_t)((kth | (bit - 1)) ^ 0x80000000u), below = 0;
-        for (int g = 0; g < GROUPS; g++)
-            below += keys[g] <= most;
-        if (below < k)
-            kth |= bit;
-    }
-    return kth;
+    for (int64_t i = 0; i < j->e.n; i++)
+        keep(list, item_of(x, 0, i, 1, j->x.dtype, j->descending));
 }
 
-/* A number that at least k elements of a long line are beyond, and few others: of GROUPS groups, the k whose best
- * elements are best have one each. */
-static float first_bound(const job *j, const void *x)
+/* The k parts of the line whose best elements are best have one of the k best at least. So only parts with as good a
+ * best element are read again. */
+static void select_floats(const job *j, const void *x, best_list *list)
 {
-    float best[GROUPS];
-    int32_t keys[GROUPS]; /* less 2^31, as signed numbers are compared in vectors */
-    for (int g = 0; g < GROUPS; g++)
-        best[g] = j->descending ? -INFINITY : INFINITY;
-    mx_kernels_current()->reduce->rows(j->descending ? MX_FOLD_MAX : MX_FOLD_MIN, best,
-                                       (mx_array){(void *)x, j->x.dtype}, j->e.n / GROUPS, GROUPS, GROUPS);
-    for (int g = 0; g < GROUPS; g++)
-        keys[g] = (int32_t)((uint32_t)(item_of(best, 0, g, 1, MX_F32, j->descending) >> 32) ^ 0x80000000u);
-    uint32_t kth = kth_key(keys, j->k) ^ 0x80000000u;
-    int g = 0;
-    while ((uint32_t)keys[g] != kth)
-        g++;
-    float margin = 1e-6f * fabsf(best[g]) + FLT_MIN; /* denormals count as 0; NaN, for an infinity, bounds nothing */
-    return j->descending ? best[g] - margin : best[g] + margin;
+    enum { AT_ONCE = 128 };
+    const mx_sort_paths *paths = mx_kernels_current()->sort;
+    const mx_dtype dtype = j->x.dtype;
+    int64_t n = j->e.n, part = mx_ceil_div(n, MX_MOST_PARTS * MX_PART_UNIT) * MX_PART_UNIT;
+    int32_t keys[MX_MOST_PARTS], ids[AT_ONCE];
+    int32_t bound = paths->best_of_parts(x, dtype, n, part, j->k, !j->descending, keys);
+    for (int64_t p = 0; p * part < n; p++)
+        for (int64_t i = p * part; keys[p] > bound && i < mx_min(n, (p + 1) * part); i += AT_ONCE) {
+            int64_t end = mx_min(mx_min(n, (p + 1) * part), i + AT_ONCE);
+            int64_t found = paths->above(x, dtype, i, end, bound, !j->descending, ids);
+            for (int64_t f = 0; f < found; f++)
+                if (keep(list, item_of(x, 0, ids[f], 1, dtype, j->descending)))
+                    bound = mx_order_key(x, (uint32_t)list->items[j->k - 1], dtype, !j->descending);
+        }
 }
 
 /* Keeps the k best of the line so far in a sorted list. `copy` has room for a line. */
 static void select_line(const job *j, int64_t line, void *copy)
 {
-    item list[LIST] = {0};
+    best_list list = {.k = j->k};
     size_t bytes = mx_dtype_bytes(j->x.dtype);
     const char *x = (const char *)j->x.data + line_start(j, line) * (int64_t)bytes;
     if (j->e.inner > 1) {
@@ -396,21 +389,11 @@ static void select_line(const job *j, int64_t line, void *copy)
             memcpy((char *)copy + i * (int64_t)bytes, x + i * j->e.inner * (int64_t)bytes, bytes);
         x = copy;
     }
-    const bool integers = mx_dtype_is_integer(j->x.dtype);
-    float bound = !integers && j->e.n >= 8 * GROUPS ? first_bound(j, x) : NAN; /* everything is beyond NaN */
-    item worst = UINT64_MAX;
-    int64_t found = 0;
-    for (int64_t i = 0; (i = next_candidate(j, x, i, bound, worst)) < j->e.n; i++) {
-        item one = item_of(x, 0, i, 1, j->x.dtype, j->descending);
-        if (one > worst)
-            continue;
-        insert(list, mx_min(found, j->k - 1), one);
-        if (++found < j->k)
-            continue;
-        worst = list[j->k - 1];
-        bound = integers ? NAN : mx_get_float(x, (int64_t)(uint32_t)worst, j->x.dtype);
-    }
-    store_line(j, line, list);
+    if (mx_dtype_is_integer(j->x.dtype))
+        select_integers(j, x, &list);
+    else
+        select_floats(j, x, &list);
+    store_line(j, line, list.items);
 }
 
 static bool has_short_lines(const job *j)

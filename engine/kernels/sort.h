@@ -47,12 +47,29 @@ static inline uint32_t mx_sort_key(const void *x, int64_t i, mx_dtype dtype)
     }
 }
 
+/* Element i of f32 or bf16 as a number in the order of the results, the greatest first: the bits of the f32 without its
+ * sign, negative if it has one, and INT32_MAX for NaN; negated with `smallest`. Never INT32_MIN. */
+static inline int32_t mx_order_key(const void *x, int64_t i, mx_dtype dtype, bool smallest)
+{
+    uint32_t bits = dtype == MX_BF16 ? (uint32_t)((const uint16_t *)x)[i] << 16 : ((const uint32_t *)x)[i];
+    int32_t size = (int32_t)(bits & INT32_MAX), key = size > 0x7f800000 ? INT32_MAX : bits >> 31 ? -size : size;
+    return smallest ? -key : key;
+}
+
 /* For one instruction set, x f32 or bf16. */
-enum { MX_BEST_N = 1024, MX_BEST_K = 16 };
+enum { MX_BEST_N = 1024, MX_BEST_K = 16, MX_MOST_PARTS = 512, MX_PART_UNIT = 32 };
 typedef struct mx_sort_paths {
     /* The first i in [from, n) for which x[i] <= bound does not hold (with `below`: x[i] >= bound), or n. So NaN is
      * found. */
     int64_t (*beyond)(const void *x, mx_dtype dtype, int64_t from, int64_t n, float bound, bool below);
+    /* The greatest key of each `part` elements of a line of n (less in the last part), in keys[MX_MOST_PARTS]. Returns
+     * a number that at least k of these keys are greater than, few more if possible, or INT32_MIN. part: a multiple of
+     * MX_PART_UNIT. */
+    int32_t (*best_of_parts)(const void *x, mx_dtype dtype, int64_t n, int64_t part, int64_t k, bool smallest,
+                             int32_t *keys);
+    /* Where in [from, n) the elements with greater keys than `bound` are, in `ids`; returns how many. */
+    int64_t (*above)(const void *x, mx_dtype dtype, int64_t from, int64_t n, int32_t bound, bool smallest,
+                     int32_t *ids);
     /* On one thread: mx_topk of `lines` lines of n <= MX_BEST_N neighbours, with 1 <= k <= MX_BEST_K. */
     void (*best)(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
                  int32_t *ids);

@@ -192,6 +192,7 @@ function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
         equal = mx.zeros { n },
         rising = mx.arange(n),
         falling = -mx.arange(n),
+        masked = mx.where(mx.arange(n):lt(20), mx.arange(n), mx.zeros { n } - 1 / 0),
     }
     local odd = mx.randn({ shape = { n }, seed = 3 }):totable()
     for i = 7, n, 41 do -- 41 and 256, the groups of the search, have no common divisor

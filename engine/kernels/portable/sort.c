@@ -14,6 +14,28 @@ static int64_t beyond(const void *x, mx_dtype dtype, int64_t from, int64_t n, fl
     return n;
 }
 
+/* Any number below the kth best will do: this one does not save work. */
+static int32_t best_of_parts(const void *x, mx_dtype dtype, int64_t n, int64_t part, int64_t k, bool smallest,
+                             int32_t *keys)
+{
+    (void)k;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t key = mx_order_key(x, i, dtype, smallest), *best = &keys[i / part];
+        if (i % part == 0 || key > *best)
+            *best = key;
+    }
+    return INT32_MIN;
+}
+
+static int64_t above(const void *x, mx_dtype dtype, int64_t from, int64_t n, int32_t bound, bool smallest, int32_t *ids)
+{
+    int64_t found = 0;
+    for (int64_t i = from; i < n; i++)
+        if (mx_order_key(x, i, dtype, smallest) > bound)
+            ids[found++] = (int32_t)i;
+    return found;
+}
+
 static void best_of(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int64_t k, bool smallest, void *values,
                     int32_t *ids)
 {
@@ -42,4 +64,5 @@ static void best_of(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int
     }
 }
 
-const mx_sort_paths mx_sort_portable = {.beyond = beyond, .best = best_of};
+const mx_sort_paths mx_sort_portable = {
+    .beyond = beyond, .best_of_parts = best_of_parts, .above = above, .best = best_of};

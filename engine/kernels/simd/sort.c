@@ -6,14 +6,23 @@
 
 #include <math.h>
 
+#if MX_SIMD_512
+MX_INLINE uint32_t lane_bits(vm lanes) { return lanes; }
+MX_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
+MX_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+#else
+MX_INLINE uint32_t lane_bits(vm lanes) { return (uint32_t)_mm256_movemask_ps(lanes); }
+MX_INLINE vi vi_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
+MX_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+#endif
+
 /* Which lanes are beyond the bound; NaN is. */
 MX_INLINE uint32_t lanes_beyond(vf x, vf bound, const bool below)
 {
 #if MX_SIMD_512
     return below ? _mm512_cmp_ps_mask(x, bound, _CMP_NGE_UQ) : _mm512_cmp_ps_mask(x, bound, _CMP_NLE_UQ);
 #else
-    vf beyond = below ? _mm256_cmp_ps(x, bound, _CMP_NGE_UQ) : _mm256_cmp_ps(x, bound, _CMP_NLE_UQ);
-    return (uint32_t)_mm256_movemask_ps(beyond);
+    return lane_bits(below ? _mm256_cmp_ps(x, bound, _CMP_NGE_UQ) : _mm256_cmp_ps(x, bound, _CMP_NLE_UQ));
 #endif
 }
 
@@ -45,10 +54,9 @@ static int64_t beyond(const void *x, mx_dtype dtype, int64_t from, int64_t n, fl
     return below ? find(x, false, from, n, bound, true) : find(x, false, from, n, bound, false);
 }
 
-/* ---- the best of short lines, each in a lane ---- */
+/* ---- keys ---- */
 
-/* Numbers as integers in the order of the results: the greatest first, NaN as the greatest number, -0 as 0; with
- * `smallest`, the other way around. None is INT32_MIN. */
+/* mx_order_key() of VL numbers. */
 MX_INLINE vi key_of(vf x, const bool smallest)
 {
     vi bits = vf_bits(x), size = vi_and(bits, vi_set1(INT32_MAX)), sign = vi_sar(bits, 31),
@@ -58,7 +66,7 @@ MX_INLINE vi key_of(vf x, const bool smallest)
     return vf_bits(vf_select(vi_gt(size, vi_set1(0x7f800000)), vi_float(most), vi_float(key)));
 }
 
-/* The same of 2 VL bf16, with keys of 16 bits. */
+/* The upper halves of those of 2 VL bf16, in which NaN has INT16_MAX. */
 MX_INLINE vi short_keys_of(vi bits, const bool smallest)
 {
     const int16_t most = smallest ? -INT16_MAX : INT16_MAX;
@@ -74,6 +82,139 @@ MX_INLINE vi short_keys_of(vi bits, const bool smallest)
     return _mm256_blendv_epi8(key, _mm256_set1_epi16(most), _mm256_cmpgt_epi16(size, _mm256_set1_epi16(0x7f80)));
 #endif
 }
+
+/* ---- long lines ---- */
+
+MX_INLINE int32_t greatest_of(vi keys)
+{
+#if MX_SIMD_512
+    return _mm512_reduce_max_epi32(keys);
+#else
+    __m128i most = _mm_max_epi32(_mm256_castsi256_si128(keys), _mm256_extracti128_si256(keys, 1));
+    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1)));
+#endif
+}
+
+MX_INLINE vi short_max(vi a, vi b)
+{
+#if MX_SIMD_512
+    return _mm512_max_epi16(a, b);
+#else
+    return _mm256_max_epi16(a, b);
+#endif
+}
+
+MX_INLINE int32_t greatest_short_of(vi keys)
+{
+#if MX_SIMD_512
+    __m256i half = _mm256_max_epi16(_mm512_castsi512_si256(keys), _mm512_extracti64x4_epi64(keys, 1));
+#else
+    __m256i half = keys;
+#endif
+    __m128i most = _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i turn = _mm_set1_epi16(INT16_MAX); /* the instruction has the least of unsigned numbers */
+    most = _mm_xor_si128(_mm_minpos_epu16(_mm_xor_si128(most, turn)), turn);
+    return (int16_t)_mm_extract_epi16(most, 0);
+}
+
+/* Of n elements, n a multiple of MX_PART_UNIT. */
+MX_INLINE int32_t best_key(const void *x, const bool bf16, int64_t i, int64_t n, const bool smallest)
+{
+    if (bf16) {
+        vi most = vi_set1((int32_t)0x80008000);
+        for (int64_t end = i + n; i < end; i += 2 * VL) {
+            const mx_bf16 *from = (const mx_bf16 *)x + i;
+            prefetch_ahead(from, 64);
+            most = short_max(most, short_keys_of(vi_load((const int32_t *)from), smallest));
+        }
+        int32_t key = greatest_short_of(most);
+        return key == INT16_MAX ? INT32_MAX : key == -INT16_MAX ? -INT32_MAX : key * 65536;
+    }
+    vi most = vi_set1(INT32_MIN);
+    for (int64_t end = i + n; i < end; i += VL) {
+        prefetch_ahead((const float *)x + i, 64);
+        most = vi_max(most, key_of(vf_load((const float *)x + i), smallest));
+    }
+    return greatest_of(most);
+}
+
+/* The upper 16 bits of the kth greatest key, and less than it; keys[n] to the next full vector are set. */
+MX_INLINE int32_t below_kth(int32_t *keys, int64_t n, int64_t k)
+{
+    int32_t kth = INT32_MIN;
+    for (int64_t i = n; i % VL; i++)
+        keys[i] = INT32_MIN;
+    for (int bit = 31; bit >= 16; bit--) {
+        int32_t next = (int32_t)((uint32_t)kth + (1u << bit)), count = 0;
+        for (int64_t i = 0; i < n; i += VL)
+            count += __builtin_popcount(lane_bits(vi_gt(vi_load(keys + i), vi_set1(next - 1))));
+        kth = count >= k ? next : kth;
+    }
+    return kth > INT32_MIN ? kth - 1 : kth;
+}
+
+MX_INLINE int32_t parts_as(const void *x, const bool bf16, int64_t n, int64_t part, int64_t k, const bool smallest,
+                           int32_t *keys)
+{
+    int64_t parts = 0;
+    for (int64_t i = 0; i < n; i += part) {
+        int64_t end = mx_min(n, i + part), whole = (end - i) / MX_PART_UNIT * MX_PART_UNIT;
+        int32_t key = whole > 0 ? best_key(x, bf16, i, whole, smallest) : INT32_MIN;
+        for (int64_t at = i + whole; at < end; at++)
+            key = (int32_t)mx_max(key, mx_order_key(x, at, bf16 ? MX_BF16 : MX_F32, smallest));
+        keys[parts++] = key;
+    }
+    return below_kth(keys, parts, k);
+}
+
+static int32_t best_of_parts(const void *x, mx_dtype dtype, int64_t n, int64_t part, int64_t k, bool smallest,
+                             int32_t *keys)
+{
+    if (mx_is_bf16(dtype))
+        return smallest ? parts_as(x, true, n, part, k, true, keys) : parts_as(x, true, n, part, k, false, keys);
+    return smallest ? parts_as(x, false, n, part, k, true, keys) : parts_as(x, false, n, part, k, false, keys);
+}
+
+/* Which of 2 VL short keys are greater. */
+MX_INLINE uint32_t short_bits_above(vi keys, int16_t bound)
+{
+#if MX_SIMD_512
+    return _mm512_cmpgt_epi16_mask(keys, _mm512_set1_epi16(bound));
+#else
+    vi greater = _mm256_cmpgt_epi16(keys, _mm256_set1_epi16(bound));
+    __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(greater), _mm256_extracti128_si256(greater, 1));
+    return (uint32_t)_mm_movemask_epi8(bytes);
+#endif
+}
+
+MX_INLINE int64_t above_as(const void *x, const bool bf16, int64_t i, int64_t n, int32_t bound, const bool smallest,
+                           int32_t *ids)
+{
+    int64_t count = 0;
+    for (; bf16 && i + 2 * VL <= n; i += 2 * VL) {
+        vi keys = short_keys_of(vi_load((const int32_t *)((const mx_bf16 *)x + i)), smallest);
+        for (uint32_t found = short_bits_above(keys, (int16_t)(bound >> 16)); found; found &= found - 1)
+            ids[count++] = (int32_t)i + __builtin_ctz(found);
+    }
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf v = left == VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
+        uint32_t found = lane_bits(vi_gt(key_of(v, smallest), vi_set1(bound))) & (uint32_t)((1ull << left) - 1);
+        for (; found; found &= found - 1)
+            ids[count++] = (int32_t)i + __builtin_ctz(found);
+    }
+    return count;
+}
+
+static int64_t above(const void *x, mx_dtype dtype, int64_t from, int64_t n, int32_t bound, bool smallest, int32_t *ids)
+{
+    if (mx_is_bf16(dtype))
+        return smallest ? above_as(x, true, from, n, bound, true, ids) : above_as(x, true, from, n, bound, false, ids);
+    return smallest ? above_as(x, false, from, n, bound, true, ids) : above_as(x, false, from, n, bound, false, ids);
+}
+
+/* ---- the best of short lines, each in a lane ---- */
 
 /* The k best so far of VL lines, the best first. */
 typedef struct best {
@@ -194,15 +335,6 @@ MX_INLINE vi key_of_pair(vi pair, const bool second)
     return _mm512_madd_epi16(pair, factors);
 #else
     return _mm256_madd_epi16(pair, factors);
-#endif
-}
-
-MX_INLINE vi vi_min(vi a, vi b)
-{
-#if MX_SIMD_512
-    return _mm512_min_epi32(a, b);
-#else
-    return _mm256_min_epi32(a, b);
 #endif
 }
 
@@ -411,4 +543,5 @@ static void best_of(const void *x, mx_dtype dtype, int64_t lines, int64_t n, int
                  : best_in(x, false, lines, n, k, false, values, ids);
 }
 
-const mx_sort_paths MX_SIMD_NAME(mx_sort) = {.beyond = beyond, .best = best_of};
+const mx_sort_paths MX_SIMD_NAME(mx_sort) = {
+    .beyond = beyond, .best_of_parts = best_of_parts, .above = above, .best = best_of};

@@ -14,6 +14,18 @@
 
 /* ---- numbers ---- */
 
+/* layout_dtype(layout) -> the dtype that holds all numbers of a layout by numpy's name (io/bytes.h), and the bytes of
+ * one; nil if there is no such layout */
+static int layout_dtype(lua_State *L)
+{
+    mx_number_layout layout;
+    if (!mx_number_layout_parse(luaL_checkstring(L, 1), &layout))
+        return 0;
+    lua_pushstring(L, mx_dtype_name(mx_number_layout_dtype(&layout)));
+    lua_pushinteger(L, layout.bytes);
+    return 2;
+}
+
 /* put_bytes(t, first, layout, bytes): the numbers in `bytes` become the values of t from number `first` (from 1) on.
  * The layout is numpy's name, or the dtype of t: as get_bytes gives them. */
 static int put_bytes(lua_State *L)
@@ -194,8 +206,9 @@ void mxl_add_bytes_fields(lua_State *L)
         {"write", draft_write}, {"commit", draft_commit}, {"discard", draft_discard}, {NULL, NULL}};
     static const luaL_Reg draft_meta[] = {{"__gc", draft_discard}, {"__close", draft_discard}, {NULL, NULL}};
     static const luaL_Reg functions[] = {
-        {"put_bytes", put_bytes},   {"get_bytes", get_bytes},   {"crc32", crc_of_zip}, {"adler32", adler_of_zlib},
-        {"inflater", new_inflater}, {"deflater", new_deflater}, {"draft", new_draft},  {NULL, NULL}};
+        {"layout_dtype", layout_dtype}, {"put_bytes", put_bytes},   {"get_bytes", get_bytes},
+        {"crc32", crc_of_zip},          {"adler32", adler_of_zlib}, {"inflater", new_inflater},
+        {"deflater", new_deflater},     {"draft", new_draft},       {NULL, NULL}};
     mxl_new_class(L, STREAM, stream_meta, stream_methods);
     mxl_new_class(L, DRAFT, draft_meta, draft_methods);
     luaL_setfuncs(L, functions, 0);

@@ -1,8 +1,8 @@
 #include "io/bytes.h"
 
 #include "core/element.h"
+#include "core/f16.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,16 +25,6 @@ bool mx_number_layout_parse(const char *name, mx_number_layout *out)
     return false;
 }
 
-/* The float with these 16 bits: 1 sign, 5 exponent and 10 mantissa bits. */
-static double from_f16(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double size = exponent == 31  ? (mantissa ? (double)NAN : (double)INFINITY)
-                  : exponent == 0 ? ldexp(mantissa, -24)
-                                  : ldexp(1024 + mantissa, exponent - 25);
-    return bits >> 15 ? -size : size;
-}
-
 /* The number's bits, in the byte order of this machine. */
 static uint64_t load_bits(const unsigned char *from, const mx_number_layout *layout)
 {
@@ -48,7 +38,7 @@ static double load_float(const unsigned char *from, const mx_number_layout *layo
 {
     uint64_t bits = load_bits(from, layout);
     if (layout->bytes == 2)
-        return from_f16((uint16_t)bits);
+        return (double)mx_from_f16((uint16_t)bits);
     double number;
     float narrow;
     uint32_t low = (uint32_t)bits;
@@ -75,8 +65,32 @@ static bool is_same(const mx_number_layout *layout, mx_dtype dtype)
     return !swaps && (strcmp(name, mx_dtype_name(dtype)) == 0 || (layout->kind == 'b' && dtype == MX_U8));
 }
 
-static mx_status convert(mx_dtype dtype, const mx_number_layout *layout, const unsigned char *bytes, int64_t count,
-                         void *to)
+/* Numbers of the dtype's own width, in the other byte order. */
+static void swap(const unsigned char *from, int bytes, int64_t count, void *to)
+{
+    for (int64_t i = 0; bytes == 2 && i < count; i++)
+        ((uint16_t *)to)[i] = (uint16_t)(from[2 * i] << 8 | from[2 * i + 1]);
+    for (int64_t i = 0; bytes == 4 && i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, from + 4 * i, sizeof bits);
+        ((uint32_t *)to)[i] = __builtin_bswap32(bits);
+    }
+    for (int64_t i = 0; bytes == 8 && i < count; i++) {
+        uint64_t bits;
+        memcpy(&bits, from + 8 * i, sizeof bits);
+        ((uint64_t *)to)[i] = __builtin_bswap64(bits);
+    }
+}
+
+static void widen_f16(const unsigned char *from, bool is_big_endian, int64_t count, float *to)
+{
+    int low = is_big_endian;
+    for (int64_t i = 0; i < count; i++)
+        to[i] = mx_from_f16((uint16_t)(from[2 * i + low] | from[2 * i + 1 - low] << 8));
+}
+
+static mx_status convert_one_by_one(mx_dtype dtype, const mx_number_layout *layout, const unsigned char *bytes,
+                                    int64_t count, void *to)
 {
     for (int64_t i = 0; i < count; i++, bytes += layout->bytes) {
         int64_t integer = 0;
@@ -92,20 +106,38 @@ static mx_status convert(mx_dtype dtype, const mx_number_layout *layout, const u
     return MX_OK;
 }
 
+mx_dtype mx_number_layout_dtype(const mx_number_layout *layout)
+{
+    if (layout->kind == 'f')
+        return layout->bytes == 8 ? MX_F64 : MX_F32;
+    if (layout->bytes == 1)
+        return layout->kind == 'i' ? MX_I8 : MX_U8;
+    return layout->bytes + (layout->kind == 'u') <= 4 ? MX_I32 : MX_I64;
+}
+
+mx_status mx_numbers_convert(mx_dtype dtype, void *to, const mx_number_layout *layout, const void *bytes, int64_t count)
+{
+    mx_number_layout native = *layout;
+    native.is_big_endian = false;
+    if (layout->kind == 'f' && mx_dtype_is_integer(dtype))
+        return mx_fail(MX_ERR_DTYPE, "floats do not go into %s; read them as f32 and convert by t:to(\"%s\")",
+                       mx_dtype_name(dtype), mx_dtype_name(dtype));
+    if (is_same(layout, dtype))
+        memcpy(to, bytes, (size_t)(count * layout->bytes));
+    else if (is_same(&native, dtype))
+        swap(bytes, layout->bytes, count, to);
+    else if (layout->kind == 'f' && layout->bytes == 2 && dtype == MX_F32)
+        widen_f16(bytes, layout->is_big_endian, count, to);
+    else
+        return convert_one_by_one(dtype, layout, bytes, count, to);
+    return MX_OK;
+}
+
 mx_status mx_bytes_put(mx_tensor *t, int64_t first, const mx_number_layout *layout, const void *bytes, int64_t count)
 {
-    enum { PIECE = 512 };
-    _Alignas(8) char values[PIECE * 8];
-    if (layout->kind == 'f' && mx_dtype_is_integer(t->dtype))
-        return mx_fail(MX_ERR_DTYPE, "floats do not go into %s; read them as f32 and convert by t:to(\"%s\")",
-                       mx_dtype_name(t->dtype), mx_dtype_name(t->dtype));
-    if (is_same(layout, t->dtype))
-        return mx_tensor_write(t, first, count, bytes);
-    const unsigned char *from = bytes;
-    for (int64_t done = 0; done < count; done += PIECE) {
-        int64_t n = count - done < PIECE ? count - done : PIECE;
-        MX_TRY(convert(t->dtype, layout, from + done * layout->bytes, n, values));
-        MX_TRY(mx_tensor_write(t, first + done, n, values));
-    }
-    return MX_OK;
+    mx_map values;
+    MX_TRY(mx_tensor_map(t, first, count, MX_MAP_WRITE, &values));
+    mx_status status = values.data ? mx_numbers_convert(t->dtype, values.data, layout, bytes, count) : MX_OK;
+    mx_tensor_unmap(&values);
+    return status;
 }

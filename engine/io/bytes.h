@@ -18,9 +18,16 @@ typedef struct mx_number_layout {
 /* Parses numpy's name of a layout: "<f8", ">i4", "|b1", "f2". False if it is none of the above. */
 bool mx_number_layout_parse(const char *name, mx_number_layout *out);
 
-/* Converts `count` numbers and stores them as the values of t from the one with index `first` on, which t must have.
- * Floats are rounded to the dtype of t. MX_ERR_VALUE names an integer that an integer dtype cannot hold; floats do not
- * go into integers. */
+/* The dtype that holds all numbers of a layout: f16 becomes f32, a boolean u8, and i16, u16, u32 the next wider integer
+ * with a sign. Of unsigned integers of 64 bits i64 holds those below 2^63. */
+mx_dtype mx_number_layout_dtype(const mx_number_layout *layout);
+
+/* Converts `count` numbers to values of a dtype. Floats are rounded to it. MX_ERR_VALUE names an integer that an
+ * integer dtype cannot hold; MX_ERR_DTYPE: floats do not go into integers. */
+mx_status mx_numbers_convert(mx_dtype dtype, void *to, const mx_number_layout *layout, const void *bytes,
+                             int64_t count);
+
+/* The same, stored as the values of t from the one with index `first` on, which t must have. */
 mx_status mx_bytes_put(mx_tensor *t, int64_t first, const mx_number_layout *layout, const void *bytes, int64_t count);
 
 #endif

@@ -104,13 +104,17 @@ hid_t mx_h5_new_type(mx_dtype dtype)
     return t->is_float ? new_float(t) : new_integer(t);
 }
 
+static bool has_fields(hid_t type, size_t bits, size_t exponent_bits, size_t mantissa_bits, size_t bias)
+{
+    size_t sign, exponent, exponent_there, mantissa, mantissa_there;
+    return H5Tget_fields(type, &sign, &exponent, &exponent_there, &mantissa, &mantissa_there) >= 0 &&
+           sign == bits - 1 && exponent == mantissa_bits && exponent_there == exponent_bits && mantissa == 0 &&
+           mantissa_there == mantissa_bits && H5Tget_ebias(type) == bias && H5Tget_norm(type) == H5T_NORM_IMPLIED;
+}
+
 static bool is_float(hid_t type, const mx_dtype_traits *t)
 {
-    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits, bits = 8 * t->bytes;
-    return H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == bits - 1 &&
-           exponent == (size_t)t->mantissa_bits && exponent_bits == (size_t)t->exponent_bits && mantissa == 0 &&
-           mantissa_bits == (size_t)t->mantissa_bits && H5Tget_ebias(type) == (size_t)t->exponent_bias &&
-           H5Tget_norm(type) == H5T_NORM_IMPLIED;
+    return has_fields(type, 8 * t->bytes, (size_t)t->exponent_bits, (size_t)t->mantissa_bits, (size_t)t->exponent_bias);
 }
 
 static bool is_integer(hid_t type, const mx_dtype_traits *t)
@@ -118,11 +122,15 @@ static bool is_integer(hid_t type, const mx_dtype_traits *t)
     return (H5Tget_sign(type) != H5T_SGN_NONE) == (t->lowest < 0);
 }
 
+/* All bits of a number count. */
+static bool is_dense(hid_t type) { return H5Tget_precision(type) == 8 * H5Tget_size(type); }
+
+/* The dtype whose values are as in the file, or -1. */
 static int our_dtype(hid_t type, H5T_class_t class)
 {
     size_t bytes = H5Tget_size(type);
     bool ordered = bytes == 1 || H5Tget_order(type) == H5T_ORDER_LE; /* one byte has no byte order */
-    if ((class != H5T_FLOAT && class != H5T_INTEGER) || !ordered || H5Tget_precision(type) != 8 * bytes)
+    if ((class != H5T_FLOAT && class != H5T_INTEGER) || !ordered || !is_dense(type))
         return -1;
     for (int d = 0; d < MX_DTYPES; d++) {
         const mx_dtype_traits *t = &mx_dtypes[d];
@@ -133,52 +141,55 @@ static int our_dtype(hid_t type, H5T_class_t class)
     return -1;
 }
 
-/* The dtype that holds all numbers of a type that tensors do not have; -1: there is none. Of unsigned integers of 64
- * bits i64 holds those below 2^63. h5py writes booleans as an enumeration of i8. */
-static int holding_dtype(hid_t type, H5T_class_t class)
+/* h5py's booleans are an enumeration of i8. */
+static bool is_boolean(hid_t type)
 {
-    size_t bits = H5Tget_precision(type), sign, exponent, exponent_bits, mantissa, mantissa_bits;
-    if (class == H5T_ENUM)
-        return bits == 8 && H5Tget_nmembers(type) == 2 && H5Tget_member_index(type, "FALSE") >= 0 &&
-                       H5Tget_member_index(type, "TRUE") >= 0
-                   ? MX_U8
-                   : -1;
-    if (class == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_NONE)
-        return bits <= 8 ? MX_U8 : bits < 32 ? MX_I32 : bits <= 64 ? MX_I64 : -1;
-    if (class == H5T_INTEGER)
-        return bits <= 8 ? MX_I8 : bits <= 32 ? MX_I32 : bits <= 64 ? MX_I64 : -1;
-    if (class != H5T_FLOAT || H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0)
-        return -1;
-    static const mx_dtype floats[] = {MX_F32, MX_F64};
-    for (int i = 0; i < 2; i++) {
-        const mx_dtype_traits *t = &mx_dtypes[floats[i]];
-        if (mantissa_bits <= (size_t)t->mantissa_bits && exponent_bits <= (size_t)t->exponent_bits &&
-            H5Tget_ebias(type) <= (size_t)t->exponent_bias)
-            return (int)floats[i];
-    }
-    return -1;
+    return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 && H5Tget_member_index(type, "FALSE") >= 0 &&
+           H5Tget_member_index(type, "TRUE") >= 0;
 }
 
-void mx_h5_describe_type(hid_t type, char text[16], int *dtype, bool *converted)
+/* How the file stores the numbers; kind 0 if not as numpy does. */
+static mx_number_layout layout_of(hid_t type, H5T_class_t class)
+{
+    size_t bytes = H5Tget_size(type);
+    H5T_order_t order = H5Tget_order(type);
+    mx_number_layout layout = {.bytes = (int)bytes, .is_big_endian = order == H5T_ORDER_BE};
+    if (class == H5T_ENUM && is_boolean(type))
+        layout.kind = 'b';
+    if (!is_dense(type) || (order != H5T_ORDER_LE && order != H5T_ORDER_BE && bytes > 1))
+        return layout;
+    if (class == H5T_INTEGER && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8))
+        layout.kind = H5Tget_sign(type) == H5T_SGN_NONE ? 'u' : 'i';
+    if (class == H5T_FLOAT &&
+        (has_fields(type, 16, 5, 10, 15) || is_float(type, &mx_dtypes[MX_F32]) || is_float(type, &mx_dtypes[MX_F64])))
+        layout.kind = 'f';
+    return layout;
+}
+
+void mx_h5_describe_type(hid_t type, mx_h5_entry *entry)
 {
     H5T_class_t class = H5Tget_class(type);
-    *dtype = our_dtype(type, class);
-    *converted = *dtype < 0;
-    if (*dtype >= 0) {
-        snprintf(text, 16, "%s", mx_dtype_name((mx_dtype)*dtype));
-        return;
-    }
-    *dtype = holding_dtype(type, class);
-    if (class == H5T_ENUM && *dtype >= 0)
-        snprintf(text, 16, "bool");
+    char *text = entry->type;
+    size_t room = sizeof entry->type;
+    entry->layout = layout_of(type, class);
+    entry->dtype = our_dtype(type, class);
+    entry->converted = entry->dtype < 0;
+    if (entry->converted && entry->layout.kind)
+        entry->dtype = (int)mx_number_layout_dtype(&entry->layout);
+    if (!entry->converted)
+        snprintf(text, room, "%s", mx_dtype_name((mx_dtype)entry->dtype));
     else if (class == H5T_INTEGER || class == H5T_FLOAT)
-        snprintf(text, 16, "%c%u%s",
+        snprintf(text, room, "%s%c%u%s", entry->layout.kind ? "" : "odd ",
                  class == H5T_FLOAT                  ? 'f'
                  : H5Tget_sign(type) == H5T_SGN_NONE ? 'u'
                                                      : 'i',
                  (unsigned)(8 * H5Tget_size(type)), H5Tget_order(type) == H5T_ORDER_BE ? "-be" : "");
     else
-        snprintf(text, 16, "%s", class == H5T_STRING ? "string" : class == H5T_COMPOUND ? "compound" : "other");
+        snprintf(text, room, "%s",
+                 class == H5T_STRING         ? "string"
+                 : class == H5T_COMPOUND     ? "compound"
+                 : entry->layout.kind == 'b' ? "bool"
+                                             : "other");
 }
 
 /* ---- rows ---- */

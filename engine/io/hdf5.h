@@ -16,6 +16,7 @@
 #define MX_IO_HDF5_H
 
 #include "core/tensor.h"
+#include "io/bytes.h"
 #include "io/value.h"
 
 /* The version of the library: "1.10.8". */
@@ -43,9 +44,10 @@ void mx_h5_abort(mx_h5_writer *w);       /* frees the writer and leaves no file;
 
 typedef struct mx_h5_entry {
     char *name;     /* without a leading '/' */
-    char type[16];  /* in the file: "f32"; types that tensors do not have: "f16", "i32-be" (big-endian), "string" */
+    char type[16];  /* in the file: "f32"; types that tensors do not have: "f16", "i32-be", "odd f32", "string" */
     int dtype;      /* the mx_dtype that it is read as; -1: no tensor holds it */
-    bool converted; /* that is another type than the file's */
+    bool converted; /* that is another type than the file's: */
+    mx_number_layout layout;
     mx_shape shape; /* n_dims -1: more than MX_MAX_DIMS dimensions, or no shape */
     bool checked;   /* has checksums */
 } mx_h5_entry;
@@ -64,9 +66,8 @@ const mx_h5_entry *mx_h5_find(const mx_h5 *file, const char *name);
 const mx_value *mx_h5_attributes(const mx_h5 *file);
 
 /* A new tensor of the dataset's dtype with the rows [first, first + rows) of dimension 0; rows -1: up to the end. For a
- * scalar, pass first 0 and rows -1. Numbers of a type that tensors do not have are read as the least of f32, f64, u8,
- * i8, i32 and i64 that holds all of them: f16 as f32, u16 as i32, u32 and u64 as i64 (MX_ERR_VALUE above 2^63 - 1),
- * h5py's bool as u8. MX_ERR_DTYPE for texts, compounds and what else no tensor holds. */
+ * scalar, pass first 0 and rows -1. Numbers of a type that tensors do not have are read as mx_number_layout_dtype
+ * says, h5py's booleans as u8. MX_ERR_DTYPE for texts, compounds and what else no tensor holds. */
 mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor **out);
 
 /* The same into the tensor `to`, which must have that dtype and shape. After a failure its values are undefined. */

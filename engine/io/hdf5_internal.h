@@ -28,9 +28,8 @@ __attribute__((format(printf, 2, 3), cold)) mx_status mx_h5_fail(const char *pat
 /* A new handle of the HDF5 type for a dtype. Negative on failure. */
 hid_t mx_h5_new_type(mx_dtype dtype);
 
-/* A word that describes a type of a file; *dtype is the mx_dtype that holds its numbers, or -1; *converted: it is
- * another type than that of the file. */
-void mx_h5_describe_type(hid_t type, char text[16], int *dtype, bool *converted);
+/* Sets what an entry says of the type in the file. */
+void mx_h5_describe_type(hid_t type, mx_h5_entry *entry);
 
 /* A tensor as rows, the unit of partial reads and checksums. A scalar is one row. */
 typedef struct mx_h5_rows {

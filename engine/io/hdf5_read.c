@@ -15,11 +15,13 @@ enum { MOST_EXPANSION = 1100 };
 
 typedef struct dataset {
     const mx_h5 *file;
-    const mx_h5_entry *entry;
+    const mx_h5_entry *entry; /* NULL: none is open */
     hid_t id, type, space;
     mx_h5_rows r;
-    int64_t value_bytes; /* bytes of one element */
-    uint32_t *sums;      /* checksums of blocks of r.block_rows rows; NULL: none are stored */
+    int64_t value_bytes;    /* bytes of one element */
+    uint32_t *sums;         /* checksums of blocks of r.block_rows rows; NULL: none are stored */
+    char *verified;         /* the block that was read last for a part of its rows; NULL: there is none */
+    int64_t verified_block; /* its number */
 } dataset;
 
 struct mx_h5 {
@@ -29,15 +31,19 @@ struct mx_h5 {
     mx_h5_entry *entries;
     int64_t count, room;
     mx_value attributes;
-    dataset integers; /* the dataset that mx_h5_read_integers read last, still open; entry NULL: none */
+    dataset last; /* the dataset that was read last, still open for the next rows */
 };
 
 static void close_dataset(dataset *d)
 {
+    if (!d->entry)
+        return;
     H5Sclose(d->space);
     H5Tclose(d->type);
     H5Dclose(d->id);
     free(d->sums);
+    free(d->verified);
+    *d = (dataset){0};
 }
 
 /* ---- listing ---- */
@@ -90,7 +96,7 @@ static mx_status add_dataset(mx_h5 *file, const char *name)
         status = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", name);
         free(entry.name);
     } else {
-        mx_h5_describe_type(type, entry.type, &entry.dtype, &entry.converted);
+        mx_h5_describe_type(type, &entry);
         entry.shape = shape_of(space);
         entry.checked = !entry.converted && H5Aexists(set, MX_H5_SUMS) > 0;
         file->entries[file->count++] = entry;
@@ -260,8 +266,7 @@ void mx_h5_close(mx_h5 *file)
     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     if (!file)
         return;
-    if (file->integers.entry)
-        close_dataset(&file->integers);
+    close_dataset(&file->last);
     if (file->file >= 0)
         H5Fclose(file->file);
     for (int64_t i = 0; i < file->count; i++)
@@ -347,50 +352,54 @@ static mx_status find_entry(const mx_h5 *file, const char *name, const mx_h5_ent
     return MX_OK;
 }
 
-static mx_status open_dataset(const mx_h5 *file, const mx_h5_entry *entry, dataset *d)
+static mx_status start_reading(dataset *d)
 {
-    *d = (dataset){.file = file, .entry = entry, .id = H5Dopen2(file->file, entry->name, H5P_DEFAULT)};
-    if (d->id < 0)
-        return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", entry->name);
+    const char *path = d->file->path, *name = d->entry->name;
     d->type = H5Dget_type(d->id);
     d->space = H5Dget_space(d->id);
-    if (d->type < 0 || d->space < 0) {
-        mx_status failed = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", entry->name);
-        close_dataset(d);
-        return failed;
-    }
+    if (d->id < 0)
+        return mx_h5_fail(path, "damaged: cannot open dataset '%.200s'", name);
+    if (d->type < 0 || d->space < 0)
+        return mx_h5_fail(path, "damaged: cannot read the header of dataset '%.200s'", name);
     d->value_bytes = (int64_t)H5Tget_size(d->type);
-    mx_status status = check_storage(d);
+    MX_TRY(check_storage(d));
+    if (d->entry->dtype >= 0)
+        d->r = mx_h5_rows_of(&d->entry->shape, (mx_dtype)d->entry->dtype);
+    return d->entry->checked && mx_shape_count(&d->entry->shape) > 0 ? read_sums(d) : MX_OK;
+}
+
+/* Opens the dataset, unless it is still open. *out is valid until the next call. */
+static mx_status open_dataset(mx_h5 *file, const mx_h5_entry *entry, dataset **out)
+{
+    dataset *d = *out = &file->last;
+    if (d->entry == entry)
+        return MX_OK;
+    close_dataset(d);
+    *d = (dataset){.file = file, .entry = entry, .id = H5Dopen2(file->file, entry->name, H5P_DEFAULT)};
+    mx_status status = start_reading(d);
     if (status != MX_OK)
         close_dataset(d);
     return status;
 }
 
-/* HDF5 would clip a number that the tensor's dtype does not hold. */
-static H5T_conv_ret_t refuse_number(H5T_conv_except_t what, hid_t from, hid_t to, void *number, void *result,
-                                    void *refused)
+/* Reads `count` numbers that are selected in the file as a dtype. */
+static mx_status read_as(const dataset *d, mx_dtype dtype, hid_t memory_space, hid_t file_space, int64_t count,
+                         void *to)
 {
-    (void)from, (void)to, (void)number, (void)result;
-    if (what != H5T_CONV_EXCEPT_RANGE_HI && what != H5T_CONV_EXCEPT_RANGE_LOW)
-        return H5T_CONV_UNHANDLED;
-    *(bool *)refused = true;
-    return H5T_CONV_ABORT;
-}
-
-/* Reads what is selected as numbers of `dtype`. */
-static mx_status read_as(const dataset *d, mx_dtype dtype, hid_t memory_space, hid_t file_space, void *to)
-{
-    bool refused = false;
-    hid_t how = H5Pcreate(H5P_DATASET_XFER), type = mx_h5_new_type(dtype);
-    herr_t result = H5Pset_type_conv_cb(how, refuse_number, &refused);
-    if (result >= 0)
-        result = H5Dread(d->id, type, memory_space, file_space, how, to);
-    H5Tclose(type);
-    H5Pclose(how);
-    if (refused)
-        return mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' is %s and holds a number that %s cannot hold",
-                       d->file->path, d->entry->name, d->entry->type, mx_dtype_name(dtype));
-    return result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
+    size_t bytes = (size_t)(count * d->value_bytes);
+    char *numbers = malloc(bytes ? bytes : 1);
+    if (!numbers)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory to convert dataset '%.200s'", d->file->path, d->entry->name);
+    mx_status status = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, numbers) < 0
+                           ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name)
+                           : mx_numbers_convert(dtype, to, &d->entry->layout, numbers, count);
+    if (status == MX_ERR_VALUE) {
+        char why[128];
+        snprintf(why, sizeof why, "%s", mx_message());
+        mx_fail(status, "'%s': dataset '%.200s' is %s: %s", d->file->path, d->entry->name, d->entry->type, why);
+    }
+    free(numbers);
+    return status;
 }
 
 /* Reads rows [first, first + rows) into `to`. */
@@ -409,7 +418,8 @@ static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *
         memory_space = H5Screate_simple(shape->n_dims, count, NULL);
     }
     if (result >= 0 && d->entry->converted)
-        status = read_as(d, (mx_dtype)d->entry->dtype, memory_space, file_space, to);
+        status = read_as(d, (mx_dtype)d->entry->dtype, memory_space, file_space,
+                         rows * d->r.row_bytes / (int64_t)mx_dtype_bytes((mx_dtype)d->entry->dtype), to);
     else if (result >= 0)
         result = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, to);
     if (result < 0)
@@ -428,22 +438,27 @@ static mx_status verify(const dataset *d, int64_t block, int64_t rows, const voi
                    (long long)(block * d->r.block_rows + rows));
 }
 
-/* Reads some rows of a block: reads and verifies the whole block, then copies the rows. */
-static mx_status read_part(const dataset *d, int64_t block, int64_t rows, int64_t skip, int64_t take, void *to)
+/* Reads and verifies a whole block, and keeps it for other parts. */
+static mx_status read_block(dataset *d, int64_t block, int64_t rows)
 {
-    char *scratch = malloc((size_t)(rows * d->r.row_bytes));
-    if (!scratch)
+    if (d->verified && d->verified_block == block)
+        return MX_OK;
+    free(d->verified);
+    d->verified = malloc((size_t)(rows * d->r.row_bytes));
+    if (!d->verified)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory to verify dataset '%.200s'", d->file->path, d->entry->name);
-    mx_status status = read_rows(d, block * d->r.block_rows, rows, scratch);
+    d->verified_block = block;
+    mx_status status = read_rows(d, block * d->r.block_rows, rows, d->verified);
     if (status == MX_OK)
-        status = verify(d, block, rows, scratch);
-    if (status == MX_OK)
-        memcpy(to, scratch + skip * d->r.row_bytes, (size_t)(take * d->r.row_bytes));
-    free(scratch);
+        status = verify(d, block, rows, d->verified);
+    if (status != MX_OK) {
+        free(d->verified);
+        d->verified = NULL;
+    }
     return status;
 }
 
-static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char *to)
+static mx_status read_blocks(dataset *d, int64_t first, int64_t rows, char *to)
 {
     const int64_t block_rows = d->r.block_rows > 0 ? d->r.block_rows : 1;
     for (int64_t row = first; row < first + rows;) {
@@ -452,7 +467,8 @@ static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char
         int64_t skip = row - start;
         int64_t take = first + rows - row < in_block - skip ? first + rows - row : in_block - skip;
         if (d->sums && take < in_block) {
-            MX_TRY(read_part(d, block, in_block, skip, take, to));
+            MX_TRY(read_block(d, block, in_block));
+            memcpy(to, d->verified + skip * d->r.row_bytes, (size_t)(take * d->r.row_bytes));
         } else {
             MX_TRY(read_rows(d, row, take, to));
             MX_TRY(verify(d, block, take, to));
@@ -466,10 +482,9 @@ static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char
 /* The shape of the requested rows; MX_ERR_VALUE if they are outside the dataset. */
 static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t *rows, mx_shape *out)
 {
-    if (entry->dtype < 0) {
+    if (entry->dtype < 0)
         return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s, which no dtype of tensors holds: convert the file",
                        file->path, entry->name, entry->type);
-    }
     int64_t there = entry->shape.n_dims ? entry->shape.size[0] : 1;
     if (*rows < 0 && first <= there)
         *rows = there - first;
@@ -482,9 +497,9 @@ static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int6
     return MX_OK;
 }
 
-static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t rows, mx_tensor *to)
+static mx_status read_entry(mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t rows, mx_tensor *to)
 {
-    dataset d;
+    dataset *d;
     if (mx_count(to) == 0)
         return MX_OK;
     if (to->released || !mx_has_values(to))
@@ -494,15 +509,10 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
             file->path, entry->name);
     MX_TRY(mx_tensor_wait(to, true));
     MX_TRY(open_dataset(file, entry, &d));
-    mx_map values = {0};
-    d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);
-    mx_status status = entry->checked ? read_sums(&d) : MX_OK;
-    if (status == MX_OK)
-        status = mx_tensor_map(to, 0, mx_count(to), MX_MAP_WRITE, &values);
-    if (status == MX_OK)
-        status = read_blocks(&d, first, rows, values.data);
+    mx_map values;
+    MX_TRY(mx_tensor_map(to, 0, mx_count(to), MX_MAP_WRITE, &values));
+    mx_status status = read_blocks(d, first, rows, values.data);
     mx_tensor_unmap(&values);
-    close_dataset(&d);
     return status;
 }
 
@@ -520,24 +530,16 @@ mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t 
     return read_entry(file, entry, first, rows, to);
 }
 
-/* Opens the dataset once to check it before memory is allocated. */
-static mx_status check_entry(const mx_h5 *file, const mx_h5_entry *entry)
-{
-    dataset d;
-    MX_TRY(open_dataset(file, entry, &d));
-    close_dataset(&d);
-    return MX_OK;
-}
-
 mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor **out)
 {
     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry;
     mx_shape shape;
+    dataset *d;
     *out = NULL;
     MX_TRY(find_entry(file, name, &entry));
     MX_TRY(shape_of_rows(file, entry, first, &rows, &shape));
-    MX_TRY(check_entry(file, entry));
+    MX_TRY(open_dataset(file, entry, &d)); /* checks it before memory is allocated */
     MX_TRY(mx_tensor_new((mx_dtype)entry->dtype, &shape, out));
     mx_status status = read_entry(file, entry, first, rows, *out);
     if (status != MX_OK) {
@@ -547,28 +549,12 @@ mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows,
     return status;
 }
 
-/* ---- integers ---- */
-
-/* Opens the dataset, unless it is still open from the last read. */
-static mx_status open_integers(mx_h5 *file, const mx_h5_entry *entry)
-{
-    if (file->integers.entry == entry)
-        return MX_OK;
-    if (file->integers.entry)
-        close_dataset(&file->integers);
-    file->integers.entry = NULL;
-    dataset d;
-    MX_TRY(open_dataset(file, entry, &d));
-    file->integers = d;
-    return MX_OK;
-}
-
 mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int64_t count, int32_t *to)
 {
     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry;
     MX_TRY(find_entry(file, name, &entry));
-    if (entry->shape.n_dims != 1 || (entry->type[0] != 'i' && entry->type[0] != 'u'))
+    if (entry->shape.n_dims != 1 || (entry->layout.kind != 'i' && entry->layout.kind != 'u'))
         return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s %s; expected integers of one dimension", file->path,
                        name, entry->type, mx_shape_text(&entry->shape));
     if (first < 0 || count < 0 || first > entry->shape.size[0] || count > entry->shape.size[0] - first)
@@ -576,13 +562,13 @@ mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int6
                        file->path, (long long)count, (long long)first, name, (long long)entry->shape.size[0]);
     if (count == 0)
         return MX_OK;
-    MX_TRY(open_integers(file, entry));
-    const dataset *d = &file->integers;
+    dataset *d;
+    MX_TRY(open_dataset(file, entry, &d));
     hsize_t start = (hsize_t)first, length = (hsize_t)count;
     hid_t memory_space = H5Screate_simple(1, &length, NULL);
     mx_status status = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL) < 0
                            ? mx_h5_fail(file->path, "cannot read dataset '%.200s'", name)
-                           : read_as(d, MX_I32, memory_space, d->space, to);
+                           : read_as(d, MX_I32, memory_space, d->space, count, to);
     H5Sclose(memory_space);
     return status;
 }

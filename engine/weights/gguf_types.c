@@ -2,6 +2,7 @@
  * value is d q + m, or d (q - middle). In the K types, a block of 256 values has further scales for each 16 or 32 of
  * them.
  */
+#include "core/f16.h"
 #include "weights/gguf.h"
 
 #include <string.h>

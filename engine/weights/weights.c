@@ -1,11 +1,11 @@
 #include "weights/weights.h"
 
+#include "core/f16.h"
 #include "io/file.h"
 #include "io/format.h"
 #include "weights/gguf.h"
 #include "weights/safetensors.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,19 +13,6 @@
 enum { PIECE_BYTES = 1 << 20 };
 
 /* ---- values ---- */
-
-float mx_from_f16(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u, bits;
-    float x;
-    if (exponent == 0) {
-        x = ldexpf((float)fraction, -24);
-        return sign ? -x : x;
-    }
-    bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 mx_status mx_decode_f16(const unsigned char *from, int64_t values, void *to)
 {

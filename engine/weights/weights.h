@@ -71,8 +71,6 @@ mx_stored_type mx_stored_as_dtype(mx_dtype dtype);
  * `dense`, the tensors must fill the file from `start` to its end. Sorts the tensors by offset. */
 mx_status mx_weights_check_layout(mx_weights *w, int64_t start, bool dense);
 
-float mx_from_f16(uint16_t h);
-
 mx_decode mx_decode_f16;
 
 #endif

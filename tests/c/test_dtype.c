@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "core/element.h"
+#include "core/f16.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
@@ -32,6 +33,20 @@ static void test_table(void)
     }
     mx_dtype none;
     CHECK(!mx_dtype_parse("f16", &none) && !mx_dtype_parse("", &none), "unknown names are refused");
+}
+
+/* All numbers of f16, by the definition of IEEE 754. */
+static void test_f16(void)
+{
+    for (int bits = 0; bits < 1 << 16; bits++) {
+        int exponent = bits >> 10 & 31, fraction = bits & 1023;
+        double size = exponent == 31  ? (double)INFINITY
+                      : exponent == 0 ? ldexp(fraction, -24)
+                                      : ldexp(1024 + fraction, exponent - 25);
+        float x = mx_from_f16((uint16_t)bits);
+        bool right = exponent == 31 && fraction ? isnan(x) : (double)x == (bits >> 15 ? -size : size);
+        CHECK(right && (signbit(x) != 0) == bits >> 15, "%04x is %g", bits, (double)x);
+    }
 }
 
 static void test_list(void)
@@ -125,6 +140,7 @@ static void test_unexpected(void)
 int main(void)
 {
     test_table();
+    test_f16();
     test_list();
     test_elements();
     test_unexpected();

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "temporary.h"
 
+#include "core/f16.h"
 #include "weights/gguf.h"
 
 #include <stdint.h>

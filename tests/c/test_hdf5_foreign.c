@@ -37,6 +37,17 @@ static void make_foreign_file(const char *path)
     make_set(file, "overflow", H5T_IEEE_F32LE, 2, (hsize_t[]){1ull << 40, 1ull << 40}, chunked, NULL);
     make_set(file, "external", H5T_STD_U8LE, 1, (hsize_t[]){8}, external, NULL);
     make_set(file, "strings", text, 1, (hsize_t[]){1}, H5P_DEFAULT, NULL);
+    hid_t big_bf16 = H5Tcopy(H5T_IEEE_F32BE), biased = H5Tcopy(H5T_IEEE_F32LE), loose = H5Tcopy(H5T_STD_I32LE);
+    H5Tset_fields(big_bf16, 15, 7, 8, 0, 7);
+    H5Tset_size(big_bf16, 2);
+    H5Tset_ebias(biased, 100);
+    H5Tset_precision(loose, 20);
+    make_set(file, "big bf16", big_bf16, 1, (hsize_t[]){1}, H5P_DEFAULT, ints);
+    make_set(file, "biased", biased, 1, (hsize_t[]){1}, H5P_DEFAULT, ints);
+    make_set(file, "loose", loose, 1, (hsize_t[]){1}, H5P_DEFAULT, ints);
+    H5Tclose(big_bf16);
+    H5Tclose(biased);
+    H5Tclose(loose);
     make_set(file, "long double", H5T_NATIVE_LDOUBLE, 1, (hsize_t[]){1}, H5P_DEFAULT, &(long double){1});
     H5Lcreate_soft("/absent", file, "dangling", H5P_DEFAULT, H5P_DEFAULT);
     H5Lcreate_external("/etc/passwd", "/x", file, "outside", H5P_DEFAULT, H5P_DEFAULT);
@@ -144,12 +155,13 @@ static void test_numbers_of_other_types(void)
     CHECK(mx_h5_open(path, &read) == MX_OK, "%s", mx_message());
     CHECK(mx_h5_read(read, "t", 0, 2, &t) == MX_OK, "%s", mx_message());
     mx_release(t);
-    CHECK(mx_h5_read(read, "t", 0, -1, &t) == MX_ERR_VALUE && strstr(mx_message(), "u64 and holds a number that i64"),
+    CHECK(mx_h5_read(read, "t", 0, -1, &t) == MX_ERR_VALUE &&
+              strstr(mx_message(), "is u64: the value 9.2233720368547758e+18 does not fit i64"),
           "%s", mx_message());
     int32_t tokens[3];
     CHECK(mx_h5_read_integers(read, "t", 0, 2, tokens) == MX_OK && tokens[0] == 0 && tokens[1] == 1, "%s",
           mx_message());
-    CHECK(mx_h5_read_integers(read, "t", 1, 2, tokens) == MX_ERR_VALUE && strstr(mx_message(), "a number that i32"),
+    CHECK(mx_h5_read_integers(read, "t", 1, 2, tokens) == MX_ERR_VALUE && strstr(mx_message(), "does not fit i32"),
           "%s", mx_message());
     mx_h5_close(read);
     unlink(path);
@@ -171,7 +183,7 @@ static void test_foreign_files(void)
     mx_tensor *t;
     make_foreign_file(path);
     CHECK(mx_h5_open(path, &file) == MX_OK, "%s", mx_message());
-    CHECK(mx_h5_count(file) == 9, "%lld datasets", (long long)mx_h5_count(file));
+    CHECK(mx_h5_count(file) == 12, "%lld datasets", (long long)mx_h5_count(file));
     const mx_value *note = mx_value_get(mx_h5_attributes(file), "note");
     CHECK(note && note->kind == MX_STRING && strcmp(note->text, "of variable length") == 0,
           "a string of variable length");
@@ -179,7 +191,10 @@ static void test_foreign_files(void)
     mx_release(t);
     CHECK(mx_h5_read(file, "chunked", 1, 1, &t) == MX_OK && ((int32_t *)mx_data(t))[2] == 6, "%s", mx_message());
     mx_release(t);
-    expect_refused(file, "long double", MX_ERR_DTYPE, "f128, which no dtype");
+    expect_refused(file, "long double", MX_ERR_DTYPE, "odd f128, which no dtype");
+    expect_refused(file, "big bf16", MX_ERR_DTYPE, "odd f16-be, which no dtype");
+    expect_refused(file, "biased", MX_ERR_DTYPE, "odd f32, which no dtype");
+    expect_refused(file, "loose", MX_ERR_DTYPE, "odd i32, which no dtype");
     expect_refused(file, "strings", MX_ERR_DTYPE, "string");
     expect_refused(file, "nothing", MX_ERR_IO, "no shape");
     expect_refused(file, "eight", MX_ERR_IO, "no shape");

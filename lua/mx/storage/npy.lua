@@ -13,12 +13,6 @@ local HEADER_BYTES = 1 << 16 -- the longest header that is read
 local PIECE_BYTES = 1 << 20
 local MOST_DIMENSIONS = 6
 
--- numpy's layouts, without byte order, and the dtypes that hold their values. (Of uint64, values below 2^63.)
-local HOLDS = {
-    f2 = "f32", f4 = "f32", f8 = "f64", b1 = "u8", u1 = "u8", i1 = "i8", i2 = "i32", u2 = "i32", i4 = "i32", u4 = "i64",
-    i8 = "i64", u8 = "i64",
-}
-
 -- The layout in which a dtype is written; numpy has no bf16 and no 8-bit floats, and f32 holds all of their values.
 local WRITTEN = { f32 = "<f4", f64 = "<f8", i32 = "<i4", i64 = "<i8", u8 = "|u1", i8 = "|i1" }
 
@@ -61,11 +55,11 @@ local function choose_dtype(name, layout, given)
     if layout:find("O", 1, true) then
         util.refuse("%s holds Python objects (a pickle), which are never executed; save an array of numbers", name)
     end
-    local kind = layout:match("^[<>|=]?([fiub]%d)$")
-    if not HOLDS[kind] then
+    local holds, bytes = mx.io.layout_dtype(layout)
+    if not holds then
         util.refuse("%s holds values of type '%s'; expected floats, integers or booleans", name, layout)
     end
-    return given or HOLDS[kind], tonumber(kind:sub(2))
+    return given or holds, bytes
 end
 
 -- Collects bytes from an iterator over pieces, which is told how many are missing and may give more or fewer. take(n)

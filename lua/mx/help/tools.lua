@@ -39,7 +39,7 @@ mx.io.h5_write("/tmp/x.h5", { ["run/loss"] = mx.tensor { 2, 1 } }, { note = "fir
             .. "attributes if there is no name. Options: first (1) and rows, of the first dimension. Types that "
             .. "tensors do not have are read as one that holds all of their numbers: f16 as f32, u16 as i32, u32 and "
             .. "u64 as i64 (refused above 2^63 - 1), booleans as u8. mx.io.h5_write writes one.",
-            torch = "h5py, h5py.File, h5py.Dataset, pandas.read_hdf", code = [[
+            torch = "h5py, h5py.File, h5py.Dataset, pandas.read_hdf, netCDF4, xarray", code = [[
 mx.io.h5_write("/tmp/x.h5", { loss = mx.tensor { 3, 2, 1 } })
 mx.io.h5_read("/tmp/x.h5", "loss", { first = 2, rows = 1 }) --> {2}]] },
         { "io.h5_open(path)", "An open HDF5 file: file:read(name, options) as mx.io.h5_read, "
@@ -440,8 +440,10 @@ mx.matmul(x, w):dtype() --> bf16]] },
 (mx.tensor { 1e-30 } * 1e-10):item() --> 0]] },
         { "device", "There is one device for each rank. A simulated pod is chosen by hardware= on the command line.",
             torch = "device, cuda.is_available, cuda.device_count", code = "mx.is_simulated() --> false" },
-        { "init_process_group", "mpirun -n 2 build/mxlua script.lua starts the ranks. No call is needed.",
-            torch = "distributed.init_process_group, torchrun, multiprocessing.spawn",
+        { "init_process_group", "mpirun -n 2 build/mxlua script.lua starts the ranks. No call is needed. On several "
+            .. "nodes: mpirun -f hosts, or scripts/slurm/README.md.",
+            torch = "distributed.init_process_group, torchrun, multiprocessing.spawn, mpi4py, slurm, srun, sbatch, "
+                .. "hostfile",
             code = "mx.ranks() >= 1 --> true" },
     },
 }

@@ -172,7 +172,8 @@ x --> {{5, 0}, {0, 0}}]] },
             .. "record_stream, Tensor.pin_memory, Tensor.share_memory_, set_default_device",
             "there is one device for each rank, and tensors are there", code = [[mx.host_name() ~= nil --> true]] },
         { "float16, fp16, half precision, Tensor.half, HalfTensor, set_default_dtype, set_default_tensor_type, "
-            .. "get_default_dtype, set_float32_matmul_precision, get_float32_matmul_precision, backends.cuda.matmul.allow_tf32",
+            .. "get_default_dtype, set_float32_matmul_precision, get_float32_matmul_precision, "
+            .. "backends.cuda.matmul.allow_tf32",
             "dtypes are words: \"f32\" (what functions make unless told), \"bf16\", \"f64\"; there is no float16",
             code = [[mx.ones(2, "bf16"):dtype() --> bf16]] },
         { "is_tensor, is_floating_point", "`math.type(x)`, `type(x)`, and mx.dtypes[x:dtype()]",
@@ -227,8 +228,8 @@ end
 local x, w = mx.arange(54):view(1, 2, 3, 3, 3), mx.arange(16):view(1, 2, 2, 2, 2)
 conv3d(x, w):view(2, 4) --> {{3436, 3556, 3796, 3916}, {4516, 4636, 4876, 4996}}
 conv3d(x, mx.ones(4, 2, 1, 3, 3), { padding = 1 }):size() --> {1, 4, 3, 3, 3}]] },
-        { "complex, complex64, polar, conj, Tensor.H, Tensor.mH, resolve_conj, is_conj, isreal, view_as_complex, view_as_real, "
-            .. "real, imag", "two tensors, real and imaginary part", code = [[
+        { "complex, complex64, polar, conj, Tensor.H, Tensor.mH, resolve_conj, is_conj, isreal, view_as_complex, "
+            .. "view_as_real, real, imag", "two tensors, real and imaginary part", code = [[
 local re, im = mx.tensor { 3 }, mx.tensor { 4 }
 mx.sqrt(re * re + im * im) --> {5}]] },
         { "sparse_coo_tensor, sparse_csc_tensor, to_sparse, to_dense, is_sparse, coalesce, spmm, smm, "

@@ -45,11 +45,13 @@ MX_INLINE float identity(mx_fold fold)
 
 MX_INLINE float row_as(mx_fold fold, bool bf16, const void *x, int64_t n)
 {
+    const bool unasked = !bf16 && mx_cpu_reads_ahead(); /* as for columns of f32, see look_ahead.h */
     vf start = vf_set1(identity(fold)), acc[4] = {start, start, start, start};
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL) {
         vf v[4];
-        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        if (!unasked)
+            prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
         row_get4(x, i, v, bf16);
         for (int u = 0; u < 4; u++)
             acc[u] = fold_in(fold, acc[u], v[u]);

@@ -36,12 +36,13 @@ typedef struct plan {
     pair *pairs;         /* or their sums for gradients */
 } plan;
 
-/* Channels of a band: a power of two, so that most bands start at cache lines. Bits depend on it, so it does not depend
- * on threads. */
+/* Channels of a band: a power of two, so that most bands start at cache lines. Gradients take half as many: what is
+ * prefetched of x and dy, some rows ahead, stays in the first-level cache beside the numbers of the columns. Bits
+ * depend on it, so it does not depend on threads. */
 static int64_t band_channels(const plan *p)
 {
-    int64_t some = 1;
-    while (2 * some * p->n->inner * p->unit_bytes <= RUN_BYTES)
+    int64_t some = 1, most = p->n->dx.data && p->n->inner > 1 ? RUN_BYTES / 2 : RUN_BYTES;
+    while (2 * some * p->n->inner * p->unit_bytes <= most)
         some *= 2;
     return some;
 }

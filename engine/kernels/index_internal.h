@@ -3,7 +3,7 @@
  * The index is seen as (outer, n, inner) around dim. Element (o, j, i) of it belongs to the line of x through (o, i).
  * Lines of neighbours are read and written where they are. Other lines are turned over in strips of columns, so that
  * they become lines of neighbours in scratch memory: the first-level cache then has a line of x, while each element
- * of a column is in a cache line of its own. */
+ * of a column is in a cache line of its own. gather_from_copies (index.c) needs no turning. */
 #ifndef MX_KERNELS_INDEX_INTERNAL_H
 #define MX_KERNELS_INDEX_INTERNAL_H
 
@@ -49,6 +49,15 @@ int64_t mx_index_inner_offset(const mx_index_job *j, int64_t i); /* from there t
 
 /* Whether lines of x are neighbours, one for each o. */
 static inline bool mx_index_has_lines(const mx_index_job *j) { return j->inner == 1 && j->step == 1; }
+
+/* A strip: columns [from, from + width) of block o of the index. x: where they begin in x, in elements. */
+typedef struct mx_index_strip {
+    int64_t o, from, width, x;
+} mx_index_strip;
+
+/* Strips of up to `width` columns that are neighbours in x, too. */
+int64_t mx_index_strips(const mx_index_job *j, int64_t width);
+mx_index_strip mx_index_strip_of(const mx_index_job *j, int64_t width, int64_t i);
 
 /* Calls j->line for each line by way of strips. *good: whether the index is as promised. MX_ERR_MEMORY without memory
  * for strips. */

@@ -20,7 +20,6 @@ typedef struct strips {
     int64_t width, rows;                           /* columns and positions that are turned over at once */
     int64_t x_step, y_step, index_step, sums_step; /* bytes from a line to the next */
     int64_t bytes;                                 /* scratch memory of a thread */
-    int64_t per_run, count;                        /* of a run of columns, of a block */
 } strips;
 
 /* An odd number of cache lines, so that an element's places in all lines are in different sets of a cache. */
@@ -31,8 +30,6 @@ static void set_width(const mx_index_job *j, strips *s, int64_t width)
     bool whole = s->rows == j->n;
     s->width = mx_min(width, j->run);
     s->bytes = s->width * (s->x_step + s->y_step + s->index_step) + (whole ? 1 : s->width) * s->sums_step;
-    s->per_run = mx_ceil_div(j->run, s->width);
-    s->count = j->inner / j->run * s->per_run;
 }
 
 static strips plan(const mx_index_job *j, int threads)
@@ -44,22 +41,9 @@ static strips plan(const mx_index_job *j, int threads)
     s.index_step = step_of(s.rows * (int64_t)sizeof *j->g->index);
     s.sums_step = step_of(j->sums * j->limit * (int64_t)sizeof(double));
     set_width(j, &s, width);
-    while (width > NARROW && (s.bytes > MOST || j->outer * s.count < threads))
+    while (width > NARROW && (s.bytes > MOST || mx_index_strips(j, s.width) < threads))
         set_width(j, &s, width /= 2);
     return s;
-}
-
-/* Columns [from, from + width) of block o of the index. x: where they begin in x, in elements. */
-typedef struct strip {
-    int64_t o, from, width, x;
-} strip;
-
-static strip strip_of(const mx_index_job *j, const strips *s, int64_t i)
-{
-    const int64_t o = i / s->count, k = i % s->count, column = k % s->per_run * s->width;
-    const int64_t from = k / s->per_run * j->run + column;
-    return (strip){o, from, mx_min(s->width, j->run - column),
-                   mx_index_outer_offset(j, o) + mx_index_inner_offset(j, from)};
 }
 
 /* Rows of memory. */
@@ -68,21 +52,21 @@ typedef struct region {
     int64_t step, count, bytes;
 } region;
 
-static region rows_of_x(const mx_index_job *j, const strip *t)
+static region rows_of_x(const mx_index_job *j, const mx_index_strip *t)
 {
     const char *x = j->gathers ? j->x : j->start;
     return (region){x + t->x * j->bytes, j->step * j->bytes, x ? j->limit : 0, t->width * j->bytes};
 }
 
 /* Of the index and of y, from position `first` on. */
-static region rows_of_index(const mx_index_job *j, const strips *s, const strip *t, int64_t first)
+static region rows_of_index(const mx_index_job *j, const strips *s, const mx_index_strip *t, int64_t first)
 {
     const int64_t bytes = (int64_t)sizeof *j->g->index, at = (t->o * j->n + first) * j->inner + t->from;
     return (region){(const char *)j->g->index + at * bytes, j->inner * bytes, mx_min(s->rows, j->n - first),
                     t->width * bytes};
 }
 
-static region rows_of_y(const mx_index_job *j, const strips *s, const strip *t, int64_t first)
+static region rows_of_y(const mx_index_job *j, const strips *s, const mx_index_strip *t, int64_t first)
 {
     const int64_t at = (t->o * j->n + first) * j->inner + t->from;
     return (region){j->y + at * j->y_bytes, j->inner * j->y_bytes, mx_min(s->rows, j->n - first),
@@ -119,7 +103,7 @@ static void turn_back(char *to, int64_t to_step, const char *from, int64_t from_
                                                columns, mx_min(together, rows - r), (size_t)bytes, stream);
 }
 
-static bool run_strip(const mx_index_job *j, const strips *s, const strip *t, char *room)
+static bool run_strip(const mx_index_job *j, const strips *s, const mx_index_strip *t, char *room)
 {
     char *x = room, *y = x + s->width * s->x_step, *index = y + s->width * s->y_step;
     char *sums = index + s->width * s->index_step;
@@ -169,8 +153,8 @@ mx_status mx_index_run_strips(const mx_index_job *j, bool *good)
         const int64_t before_sums = s.width * (s.x_step + s.y_step + s.index_step);
         memset(room + before_sums, 0, j->sums > 0 ? (size_t)(s.bytes - before_sums) : 0);
 #pragma omp for schedule(static) reduction(| : bad)
-        for (int64_t i = 0; i < j->outer * s.count; i++) {
-            const strip t = strip_of(j, &s, i);
+        for (int64_t i = 0; i < mx_index_strips(j, s.width); i++) {
+            const mx_index_strip t = mx_index_strip_of(j, s.width, i);
             bad |= !run_strip(j, &s, &t, room);
         }
         _mm_sfence();

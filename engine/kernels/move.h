@@ -26,6 +26,19 @@ typedef struct mx_key_order {
     uint64_t below_0; /* bits that change in negative ones */
 } mx_key_order;
 
+/* Elements chosen within their columns: to[k][i] = from[index[k][i]][i] for k below `rows` and i below n. Meanwhile
+ * `limit` rows of `next_bytes` are copied, whose steps are in bytes. */
+typedef struct mx_gather_rows {
+    char *to;
+    const char *from; /* `limit` rows */
+    const int32_t *index;
+    int64_t rows, n, limit;
+    int64_t step, across; /* elements from a row to the next: of the index and of `to`, and of `from` */
+    const char *next;
+    char *copy;
+    int64_t next_bytes, next_step, copy_step; /* next_bytes 0: nothing is copied */
+} mx_gather_rows;
+
 /* `stream`: results go past the caches where they lie at multiples of a vector, until a store fence. */
 typedef struct mx_move_paths {
     /* to[c to_stride + r] = from[r from_stride + c]; strides in elements */
@@ -39,10 +52,11 @@ typedef struct mx_move_paths {
     void (*shuffle)(const mx_pattern *p, size_t element_bytes, char *const *to, int64_t to_step,
                     const char *const *from, int64_t from_step, int64_t blocks, bool stream);
     int lanes[9]; /* of a vector for shuffle, by an element's bytes; 0: it does not take these elements */
-    /* to[i] = from[index[i]], or with `across` > 0 the element from[index[i] across + i] of row index[i], for i below
-     * n. false: an index is not in 0 .. limit - 1; then some of `to` is undefined. */
-    bool (*gather)(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
-                   size_t element_bytes);
+    /* to[i] = from[index[i]] for i below n. false: an index is not in 0 .. limit - 1; then some of `to` is undefined.
+     */
+    bool (*gather)(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, size_t element_bytes);
+    bool (*gather_rows)(const mx_gather_rows *g, size_t element_bytes, bool stream);
+    bool copies; /* whether gather_rows can copy meanwhile, in elements of 2 and 4 bytes, up to 2^30 of them */
     bool (*within)(const int32_t *index, int64_t n, int64_t limit); /* whether all are in 0 .. limit - 1 */
     /* sums[index[i]] += y[i] for i below n, in this order; with `pairs` also 1 to the count behind each sum. y: f32, or
      * bf16. Asks for `more` bytes at `then` on the way. */

@@ -26,31 +26,55 @@ static bool within_plain(const int32_t *index, int64_t n, int64_t limit)
     return n == 0 || most < limit;
 }
 
-/* One element after the other: the gather instructions of AMD take several times as long, those of Intel as long. */
-MX_INLINE void gather_as(char *to, const char *from, const int32_t *index, int64_t n, int64_t across,
+/* One element after the other: from the first-level cache, the gather instructions of AMD take twice as long, those of
+ * Intel as long. */
+MX_INLINE void gather_as(char *to, const char *from, const int32_t *index, int64_t n, const bool rows, int64_t across,
                          const size_t bytes)
 {
 #pragma GCC unroll 8
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = across > 0 ? index[i] * across + i : index[i];
+        const int64_t at = rows ? index[i] * across + i : index[i];
         memcpy(to + i * (int64_t)bytes, from + at * (int64_t)bytes, bytes);
     }
 }
 
-static bool gather_plain(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
+static bool gather_plain(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit,
                          size_t element_bytes)
 {
     if (!within_plain(index, n, limit))
         return false;
     if (element_bytes == 8)
-        across > 0 ? gather_as(to, from, index, n, across, 8) : gather_as(to, from, index, n, 0, 8);
+        gather_as(to, from, index, n, false, 0, 8);
     else if (element_bytes == 4)
-        across > 0 ? gather_as(to, from, index, n, across, 4) : gather_as(to, from, index, n, 0, 4);
+        gather_as(to, from, index, n, false, 0, 4);
     else if (element_bytes == 2)
-        across > 0 ? gather_as(to, from, index, n, across, 2) : gather_as(to, from, index, n, 0, 2);
+        gather_as(to, from, index, n, false, 0, 2);
     else
-        across > 0 ? gather_as(to, from, index, n, across, 1) : gather_as(to, from, index, n, 0, 1);
+        gather_as(to, from, index, n, false, 0, 1);
     return true;
+}
+
+/* Elements [first, n) of row k. */
+MX_INLINE bool gather_row_plain(const mx_gather_rows *g, int64_t k, int64_t first, const int64_t bytes)
+{
+    const int32_t *index = g->index + k * g->step + first;
+    if (!within_plain(index, g->n - first, g->limit))
+        return false;
+    gather_as(g->to + (k * g->step + first) * bytes, g->from + first * bytes, index, g->n - first, true, g->across,
+              (size_t)bytes);
+    return true;
+}
+
+static bool gather_rows_plain(const mx_gather_rows *g, size_t element_bytes, bool stream)
+{
+    bool good = true;
+    (void)stream;
+    for (int64_t k = 0; k < g->rows; k++)
+        good &= element_bytes == 8   ? gather_row_plain(g, k, 0, 8)
+                : element_bytes == 4 ? gather_row_plain(g, k, 0, 4)
+                : element_bytes == 2 ? gather_row_plain(g, k, 0, 2)
+                                     : gather_row_plain(g, k, 0, 1);
+    return good;
 }
 
 MX_INLINE void add_one(double *sums, int32_t index, const double *y, const bool pairs)

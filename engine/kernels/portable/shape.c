@@ -17,6 +17,7 @@ const mx_move_paths mx_moves_portable = {
     .transpose = transpose,
     .runs = runs_plain,
     .gather = gather_plain,
+    .gather_rows = gather_rows_plain,
     .within = within_plain,
     .add = add_plain,
     .add_sums = add_sums_plain,

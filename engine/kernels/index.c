@@ -159,41 +159,38 @@ static bool gather_in_place(const mx_index_job *j)
     return !bad;
 }
 
-/* Bytes that a core reads in any order nearly as fast as from its second-level cache: a quarter of this cache on
- * Intel's processors. Zen 5, which reads ahead, takes 0.6 ns for a cache line from 2 to 8 MiB. */
+/* Bytes that a core reads in any order at nearly the rate of its second-level cache: a quarter of this cache on Intel's
+ * processors. Zen 5, which reads ahead, takes 0.6 ns for a cache line from 2 to 8 MiB. */
 static int64_t near_bytes(void) { return mx_cpu_reads_ahead() ? 2 << 20 : mx_cpu_l2_bytes() / 4; }
 
 /* Memory is read and written faster in wider pieces, up to 256 bytes. Narrower ones than 128 are slow. */
 enum { WIDE = 256, NARROW = 128 };
 
-static int64_t copied_width(const mx_index_job *j, int threads)
-{
-    int64_t width = WIDE / j->bytes;
-    while (width * j->bytes > NARROW &&
-           (width * j->bytes * j->limit > near_bytes() || mx_index_strips(j, width) < threads))
-        width /= 2;
-    return mx_min(width, j->run);
-}
-
-/* From copies of strips of x, whose rows are neighbours in the second-level cache. The next strip is copied meanwhile,
- * so that memory is read all the time. */
+/* From copies of strips of x, whose rows are neighbours in the caches. The next strip is copied meanwhile, so that
+ * memory is read all the time. Where there are fewer strips than threads, these share the positions of a strip. */
 static mx_status gather_from_copies(const mx_index_job *j, bool *good)
 {
     const int threads = j->large ? omp_get_max_threads() : 1;
-    const int64_t width = copied_width(j, threads), strips = mx_index_strips(j, width), row = width * j->bytes;
-    const int64_t bytes = mx_round_up(j->limit * row, 64) + MX_APART;
+    int64_t width = WIDE / j->bytes;
+    while (width * j->bytes > NARROW && width * j->bytes * j->limit > near_bytes())
+        width /= 2;
+    width = mx_min(width, j->run);
+    const int64_t row = width * j->bytes, bytes = mx_round_up(j->limit * row, 64) + MX_APART;
+    const int64_t strips = mx_index_strips(j, width), parts = mx_min(mx_ceil_div(threads, strips), j->n);
     const mx_move_paths *paths = mx_kernels_current()->moves;
     char *rooms;
     int bad = 0;
     MX_TRY(mx_pool_alloc(threads * 2 * bytes, (void **)&rooms));
 #pragma omp parallel reduction(| : bad) if (j->large)
     {
-        const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads();
-        const int64_t begin = strips * thread / of, end = strips * (thread + 1) / of;
+        const int64_t thread = omp_get_thread_num(), of = omp_get_num_threads(), all = strips * parts;
+        const int64_t begin = all * thread / of, end = all * (thread + 1) / of;
         char *room[] = {rooms + thread * 2 * bytes, rooms + (thread * 2 + 1) * bytes};
         for (int64_t i = begin; i < end; i++) {
-            const mx_index_strip t = mx_index_strip_of(j, width, i), next = mx_index_strip_of(j, width, i + 1);
-            mx_gather_rows g = rows_of(j, &t, 0, j->n);
+            const mx_index_strip t = mx_index_strip_of(j, width, i / parts);
+            const mx_index_strip next = mx_index_strip_of(j, width, (i + 1) / parts);
+            const int64_t part = i % parts;
+            mx_gather_rows g = rows_of(j, &t, j->n * part / parts, j->n * (part + 1) / parts);
             if (i == begin)
                 paths->runs(room[i % 2], row, g.from, j->step * j->bytes, j->limit, t.width * j->bytes, false);
             g.from = room[i % 2];
@@ -243,7 +240,7 @@ mx_status mx_gather_run(const mx_gather *g, void *y, const void *x, size_t eleme
     else if (j.limit <= IN_PLACE || j.limit > SEVERAL * j.n)
         *good = gather_in_place(&j);
     else if (mx_kernels_current()->moves->copies && (j.bytes == 2 || j.bytes == 4) && j.run * j.bytes >= NARROW &&
-             j.limit * NARROW <= near_bytes())
+             j.limit * NARROW <= 2 * near_bytes())
         return gather_from_copies(&j, good);
     else
         return mx_index_run_strips(&j, good);

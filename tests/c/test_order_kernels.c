@@ -371,6 +371,7 @@ static void test_gather(const char *isa)
     check_gather(isa, 1, (int64_t[]){2, 600, 20}, (int64_t[]){2, 4200, 20});   /* turned over in several parts */
     check_gather(isa, 1, (int64_t[]){2, 600, 150}, (int64_t[]){2, 4200, 150}); /* from copies of strips */
     check_gather(isa, 1, (int64_t[]){1, 700, 192}, (int64_t[]){1, 9000, 192}); /* streamed */
+    check_gather(isa, 1, (int64_t[]){1, 700, 64}, (int64_t[]){1, 2001, 64});   /* threads share a strip */
     check_gather(isa, 0, (int64_t[]){900, 6, 101}, (int64_t[]){333, 5, 100});
     check_gather(isa, 0, (int64_t[]){600, 5, 150}, (int64_t[]){599, 4, 149});
 }

@@ -501,8 +501,10 @@ MX_INLINE void best_as(const void *x, const bool bf16, int64_t lines, int64_t n,
             prefetch_results(values, to + 2 * VL * k, bf16 ? 2 : 4);
             for (int64_t i = 0; i < k; i += VL) {
                 vi part = vi_load(own[l] + i), id = vi_and(part, vi_set1(UINT16_MAX));
-                if (ids)
-                    vf_store_part((float *)ids + to + i, vi_float(id), lanes_left(k, i));
+                if (ids && k - i >= VL)
+                    vi_store(ids + to + i, id);
+                else if (ids)
+                    vf_store_part((float *)ids + to + i, vi_float(id), k - i);
                 if (values && found == IDS_AND_BITS)
                     put_upper_halves((mx_bf16 *)values + to + i, part, lanes_left(k, i));
             }

@@ -130,6 +130,9 @@ function TestSpec.test_a_size_with_fewer_elements_than_parts()
         "layer000.wi.weight: dimension 2 (mlp) has 3 elements, too few for 4 parts (tensor=4)",
         "change base_mlp_dim or ici_tensor_parallelism",
     }, m.spec, m, { "embed", "mlp" }, { 64, 3 }, "layer000.wi.weight")
+    local two = plan(8, "ici fsdp 4", "ici fsdp_transpose 2")
+    refused({ "has 6 elements, too few for 8 parts", "change kv_lora_rank or", "such as [[embed_attn, [fsdp]]]" },
+        two.spec, two, { "embed_attn" }, { 6 }, "layer001.kv_b.weight")
     refused({ "dimension 1 (heads) has 3 x 8 elements, too few for 4 parts" }, m.spec, m, { "heads" }, { 24 }, "w",
         { 8 })
     m = plan(24, "dcn fsdp 2", "num_slices=2", "ici context 3")

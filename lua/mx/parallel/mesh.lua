@@ -32,6 +32,9 @@ local SIZE_KEYS = {
     mlp_moe = "base_moe_mlp_dim",
 }
 
+-- Weights whose rows are features of a latent (mla.lua), although their logical name is that of the stream.
+local LATENT_KEYS = { kv_b = "kv_lora_rank", query_b = "q_lora_rank" }
+
 -- The axis that an axis is a part of: "tensor" for "tensor.inner" (copies.lua).
 local function whole_axis(name)
     return name:match("^[^.]+")
@@ -302,7 +305,8 @@ end
 
 -- `problem`: a format of the number of parts and their axes.
 local function refuse_size(self, what, i, name, dimension, problem)
-    local sizes, keys = {}, { SIZE_KEYS[(name:gsub("^activation_", ""))] }
+    local latent = name == "embed_attn" and LATENT_KEYS[what:match("([%w_]+)%.weight$")]
+    local sizes, keys = {}, { latent or SIZE_KEYS[(name:gsub("^activation_", ""))] }
     for _, axis in ipairs(self.layout.axes) do
         for _, split in ipairs(dimension.axes) do
             if axis.name == split then
@@ -312,6 +316,8 @@ local function refuse_size(self, what, i, name, dimension, problem)
             end
         end
     end
+    local fewer = ("logical_axis_rules, such as [[%s, [%s]]]"):format(name, dimension.axes[1])
+    keys[#keys + 1] = #dimension.axes > 1 and fewer or nil
     local unit = dimension.unit > 1 and (" x %d"):format(dimension.unit) or ""
     util.refuse("%s: dimension %d (%s) has %d%s elements, %s: change %s", what, i, name,
         dimension.size // dimension.unit, unit, problem:format(dimension.parts, table.concat(sizes, ", ")),

@@ -482,6 +482,8 @@ function TestExport.test_what_is_refused()
     -- all layers are local
     says("RoPE of other frequencies", save, "model_name=tiny", "decoder_block=olmo3", "use_qk_norm=true",
         "layer_types=[local]", "sliding_window_size=9", "rope_min_timescale=2.0", "base_num_decoder_layers=4")
+    says("rope_truncate = false", save, "model_name=tiny", "decoder_block=olmo3", "use_qk_norm=true", "rope_type=yarn",
+        "rope_truncate=false", "rope_interleave=false", "layer_types=[local,global]", "sliding_window_size=9")
     says("several kinds of RoPE", save, "model_name=tiny", "layer_types=[local,global]", "sliding_window_size=9",
         "local_rope_max_timescale=100")
     says("without logits_via_embedding", save, "model_name=tiny", "decoder_block=gemma")

@@ -70,6 +70,8 @@ mx_status mx_reduction_open(const mx_call *call, const mx_tensor *x, const mx_di
                 order[n++] = d;
     int64_t count = mx_reduced_count(shape, r->mask);
     r->e = (mx_extent){count > 0 ? mx_count(x) / count : mx_reduced_count(shape, ~r->mask), count, 1};
+    if (mx_count(x) == 0)
+        return MX_OK;
     MX_TRY(mx_pool_alloc(mx_bytes(x), &r->x.data));
     r->copy_bytes = mx_bytes(x);
     mx_permute(r->x.data, mx_data(x), shape->n_dims, shape->size, order, mx_dtype_bytes(x->dtype));

@@ -15,6 +15,23 @@ function TestMemoryErrors.tearDown()
     assert(step)
 end
 
+-- Dimensions that are no neighbours are brought together in scratch memory, of which an empty tensor needs none.
+function TestMemoryErrors.test_reductions_of_empty_tensors_keep_nothing()
+    local x = mx.zeros(33, 0, 5)
+    local function reserved()
+        mx.trim()
+        return mx.memory().reserved
+    end
+    local before = reserved()
+    for _, op in ipairs { "sum", "mean", "logsumexp", "var", "norm", "all" } do
+        do
+            local step <close> = mx.step()
+            mx[op](x, { dim = { 1, 3 } })
+        end
+        lu.assertEquals(reserved(), before, op)
+    end
+end
+
 function TestMemoryErrors.test_out_of_memory()
     local before = mx.memory()
     mx.trim()

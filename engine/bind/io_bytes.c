@@ -14,8 +14,8 @@
 
 /* ---- numbers ---- */
 
-/* layout_dtype(layout) -> the dtype that holds all numbers of a layout by numpy's name (io/bytes.h), and the bytes of
- * one; nil if there is no such layout */
+/* layout_dtype("<i2") -> "i32", 2: the dtype that holds all numbers of a layout of numpy (mx_number_layout_dtype), and
+ * the bytes of a number in the layout. nil if numpy has no such layout. */
 static int layout_dtype(lua_State *L)
 {
     mx_number_layout layout;

@@ -65,11 +65,9 @@ static bool is_same(const mx_number_layout *layout, mx_dtype dtype)
     return !swaps && (strcmp(name, mx_dtype_name(dtype)) == 0 || (layout->kind == 'b' && dtype == MX_U8));
 }
 
-/* Numbers of the dtype's own width, in the other byte order. */
+/* Numbers of 4 or 8 bytes in the other byte order. */
 static void swap(const unsigned char *from, int bytes, int64_t count, void *to)
 {
-    for (int64_t i = 0; bytes == 2 && i < count; i++)
-        ((uint16_t *)to)[i] = (uint16_t)(from[2 * i] << 8 | from[2 * i + 1]);
     for (int64_t i = 0; bytes == 4 && i < count; i++) {
         uint32_t bits;
         memcpy(&bits, from + 4 * i, sizeof bits);

@@ -46,10 +46,10 @@ typedef struct mx_h5_entry {
     char *name;     /* without a leading '/' */
     char type[16];  /* in the file: "f32"; types that tensors do not have: "f16", "i32-be", "odd f32", "string" */
     int dtype;      /* the mx_dtype that it is read as; -1: no tensor holds it */
-    bool converted; /* that is another type than the file's: */
-    mx_number_layout layout;
-    mx_shape shape; /* n_dims -1: more than MX_MAX_DIMS dimensions, or no shape */
-    bool checked;   /* has checksums */
+    bool converted; /* whether numbers change their type when they are read */
+    mx_number_layout layout; /* of numbers in the file; kind 0: none that numpy has */
+    mx_shape shape;          /* n_dims -1: more than MX_MAX_DIMS dimensions, or no shape */
+    bool checked;            /* has checksums */
 } mx_h5_entry;
 
 typedef struct mx_h5 mx_h5;
@@ -67,7 +67,8 @@ const mx_value *mx_h5_attributes(const mx_h5 *file);
 
 /* A new tensor of the dataset's dtype with the rows [first, first + rows) of dimension 0; rows -1: up to the end. For a
  * scalar, pass first 0 and rows -1. Numbers of a type that tensors do not have are read as mx_number_layout_dtype
- * says, h5py's booleans as u8. MX_ERR_DTYPE for texts, compounds and what else no tensor holds. */
+ * says, h5py's booleans as u8; MX_ERR_VALUE for one of 2^63 or more. MX_ERR_DTYPE for texts, compounds and what else no
+ * tensor holds. */
 mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor **out);
 
 /* The same into the tensor `to`, which must have that dtype and shape. After a failure its values are undefined. */

@@ -115,7 +115,7 @@ function words.page()
     return text:sub(1, assert(last)) .. "\n" .. words.tables()
 end
 
---- What a key of MaxText is called in mxlua, as lines of the page's table; nil if MaxText has no such key.
+--- The rows of the page about one key of MaxText: they say what mxlua calls it. nil if MaxText has no such key.
 ---@param key string
 ---@return string[]?
 function words.meaning(key)

@@ -240,11 +240,13 @@ function config_write.family(shape)
         ropes[#ropes + 1] = rope_of(shape, true)
     end
     for _, rope in ipairs(ropes) do
-        reason = rope and (not rope.theta or rope.dims or rope.interleaved or rope.shortest)
-            and "RoPE of other frequencies, of a part of a head or of neighbours" or reason
-        -- transformers 5.24.0 looks for it beside the two kinds of RoPE, not inside.
-        reason = TWO_ROPES[family] and rope and rope.scaling and rope.scaling.truncate == false
-            and "rope_truncate = false in a model that may have two kinds of RoPE" or reason
+        reason = reason or rope and util.first_reason({
+            { not rope.theta or rope.dims or rope.interleaved or rope.shortest,
+                "RoPE of other frequencies, of a part of a head or of neighbours" },
+            -- transformers 5.24.0 looks for it beside the two kinds of RoPE, not inside
+            { TWO_ROPES[family] and rope.scaling and rope.scaling.truncate == false,
+                "rope_truncate = false in a model that may have two kinds of RoPE" },
+        })
     end
     if reason then
         util.refuse("no family of Hugging Face models has this one's features: %s", reason)

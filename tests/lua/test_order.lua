@@ -195,7 +195,7 @@ function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
         masked = mx.where(mx.arange(n):lt(20), mx.arange(n), mx.zeros { n } - 1 / 0),
     }
     local odd = mx.randn({ shape = { n }, seed = 3 }):totable()
-    for i = 7, n, 41 do -- 41 and 256, the groups of the search, have no common divisor
+    for i = 7, n, 41 do -- in other places of each part of the line: their lengths are multiples of 32
         odd[i] = ({ 0 / 0, 1 / 0, -1 / 0, -0.0 })[i // 41 % 4 + 1]
     end
     lines.odd = mx.tensor(odd)

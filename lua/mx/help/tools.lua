@@ -435,8 +435,8 @@ mx.scatter_add(mx.zeros(4), y * 2 + guess, mx.ones(2), { dim = 1 }):view(2, 2) -
             torch = "autocast, amp.autocast, cuda.amp, GradScaler", code = [[
 local x, w = mx.ones({ 2, 4 }, "bf16"), mx.ones(4, 2)
 mx.matmul(x, w):dtype() --> bf16]] },
-        { "denormals", "All threads take numbers nearer to 0 than the least normal one (1.18e-38 in f32) for 0, as "
-            .. "arithmetic with them is up to a hundred times slower.", torch = "set_flush_denormal", code = [[
+        { "denormals", "All threads take numbers nearer to 0 than the least normal one (1.18e-38 in f32) for 0: "
+            .. "many processors compute slowly with them.", torch = "set_flush_denormal", code = [[
 (mx.tensor { 1e-30 } * 1e-10):item() --> 0]] },
         { "device", "There is one device for each rank. A simulated pod is chosen by hardware= on the command line.",
             torch = "device, cuda.is_available, cuda.device_count", code = "mx.is_simulated() --> false" },
